@@ -1,0 +1,36 @@
+"""widefield: the field theories of wide neural networks as numbers you can trust."""
+
+from importlib.metadata import version as _version
+
+from widefield import simulate, tasks
+from widefield.activation import Activation
+from widefield.compare import alignment, cka, compare, mmd2, relative_error, zscore
+from widefield.network import DNN, RNN, Network
+from widefield.solution import Certificate, Solution, SolveError, Status, load
+from widefield.task import Task
+from widefield.theories.prior import depth_limit, prior
+
+__version__ = _version("widefield")
+
+__all__ = [
+    "DNN",
+    "RNN",
+    "Activation",
+    "Certificate",
+    "Network",
+    "Solution",
+    "SolveError",
+    "Status",
+    "Task",
+    "alignment",
+    "cka",
+    "compare",
+    "depth_limit",
+    "load",
+    "mmd2",
+    "prior",
+    "relative_error",
+    "simulate",
+    "tasks",
+    "zscore",
+]

@@ -1,0 +1,164 @@
+"""Activation functions: the named ones, and any JAX function of the user's."""
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Activation:
+    r"""A scalar function :math:`\varphi` applied to every pre-activation.
+
+    ``breaks`` are the points where the function or its first derivative jumps: Gaussian integrals are split there.
+    ``Activation(jnp.tanh)`` is smooth; a clipped ramp is ``Activation(lambda x: jnp.clip(x, -1, 1), breaks=(-1, 1))``.
+    A user's function is saved by name and source text; after `widefield.load` it prints but cannot be evaluated.
+    """
+
+    function: Callable[[Any], Any]
+    breaks: tuple[float, ...] = ()
+    name: str = ""
+    parameters: tuple[float, ...] = ()
+    source: str = field(default="", compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ValueError(f"`function` must be a callable of one array, got {self.function!r}.")
+        breaks = np.atleast_1d(np.asarray(self.breaks, dtype=float))
+        if breaks.ndim != 1 or not np.isfinite(breaks).all():
+            raise ValueError(f"`breaks` must be finite numbers, got {self.breaks!r}.")
+        object.__setattr__(self, "breaks", tuple(sorted({float(b) for b in breaks})))
+        if not self.name:
+            object.__setattr__(self, "name", getattr(self.function, "__name__", "activation"))
+            object.__setattr__(self, "source", _source_of(self.function))
+            self._check_elementwise()
+
+    def _check_elementwise(self) -> None:
+        probe = np.linspace(-2.0, 2.0, 5).reshape(5, 1)
+        try:
+            with jax.enable_x64(True):
+                result = jax.eval_shape(self.function, jax.ShapeDtypeStruct(probe.shape, jnp.float64))
+        except Exception as error:
+            raise ValueError(f"`function` must accept a JAX array, but {self.name} raised: {error}") from error
+        if getattr(result, "shape", None) != probe.shape:
+            raise ValueError(f"`function` must act entry by entry, but {self.name} turns shape (5, 1) into {result}.")
+
+    def __call__(self, x: Any) -> Any:
+        return self.function(x)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether this is one of the library's own functions (found again by name after loading)."""
+        return self.name in NAMES and self.source == ""
+
+    def __str__(self) -> str:
+        inside = ", ".join(f"{p:g}" for p in self.parameters)
+        return f"{self.name}({inside})" if inside else self.name
+
+
+def _source_of(function: Callable) -> str:
+    try:
+        return inspect.getsource(function).strip()
+    except (OSError, TypeError):
+        return repr(function)
+
+
+def _leaky_relu(x, slope):
+    return jnp.where(x > 0, x, slope * x)
+
+
+def _monomial(x, power):
+    return x**power
+
+
+@lru_cache
+def leaky_relu(slope: float = 0.01) -> Activation:
+    r""":math:`\max(x, 0) + \text{slope}\,\min(x, 0)`."""
+    return Activation(partial(_leaky_relu, slope=float(slope)), (0.0,), "leaky_relu", (float(slope),))
+
+
+@lru_cache
+def monomial(power: int) -> Activation:
+    r""":math:`x^p` for a whole power :math:`p \ge 1`."""
+    if isinstance(power, bool) or int(power) != power or not 1 <= power <= 16:
+        raise ValueError(f"`power` must be a whole number from 1 to 16, got {power!r}.")
+    return Activation(partial(_monomial, power=int(power)), (), "monomial", (float(power),))
+
+
+def _linear(x):
+    return x
+
+
+def _relu(x):
+    return jnp.maximum(x, 0)
+
+
+def _gelu(x):
+    return jax.nn.gelu(x, approximate=False)
+
+
+def _rbf(x):
+    return jnp.sqrt(2.0).astype(jnp.result_type(x)) * jnp.sin(math.sqrt(2.0) * x + math.pi / 4)
+
+
+def _named(name: str, function: Callable, breaks: tuple[float, ...] = ()) -> Activation:
+    return Activation(function, breaks, name)
+
+
+NAMED: dict[str, Activation] = {
+    "linear": _named("linear", _linear),
+    "relu": _named("relu", _relu, (0.0,)),
+    "leaky_relu": leaky_relu(),
+    "abs": _named("abs", jnp.abs, (0.0,)),
+    "erf": _named("erf", jax.scipy.special.erf),
+    "gelu": _named("gelu", _gelu),
+    "sin": _named("sin", jnp.sin),
+    "cos": _named("cos", jnp.cos),
+    "rbf": _named("rbf", _rbf),
+    "quadratic": _named("quadratic", jnp.square),
+    "exp": _named("exp", jnp.exp),
+    "tanh": _named("tanh", jnp.tanh),
+    "sigmoid": _named("sigmoid", jax.nn.sigmoid),
+    "softplus": _named("softplus", jax.nn.softplus),
+    "silu": _named("silu", jax.nn.silu),
+}
+NAMES = frozenset(NAMED) | {"monomial"}
+
+
+def as_activation(value: str | Activation | Callable) -> Activation:
+    """The activation meant by a name, an `Activation`, or a plain smooth function."""
+    if isinstance(value, Activation):
+        return value
+    if isinstance(value, str):
+        if value not in NAMED:
+            names = ", ".join(sorted(NAMED))
+            raise ValueError(f"`activation` must be one of {names}, or a widefield.Activation; got {value!r}.")
+        return NAMED[value]
+    raise ValueError(f"`activation` must be a name or a widefield.Activation(function, breaks=...), got {value!r}.")
+
+
+def named(name: str, parameters: tuple[float, ...]) -> Activation:
+    """A named activation with its parameters, as a file stores it."""
+    if name == "leaky_relu":
+        return leaky_relu(*parameters)
+    if name == "monomial":
+        return monomial(*map(int, parameters))
+    return NAMED[name]
+
+
+def missing(name: str, breaks: tuple[float, ...], source: str) -> Activation:
+    """Stands for a user's function read from a file: it prints, and raises if evaluated."""
+
+    def unavailable(x):
+        raise ValueError(
+            f"The activation {name!r} was saved by name and source text only and cannot be evaluated. "
+            f"Rebuild it with widefield.Activation; its source was:\n{source}"
+        )
+
+    return Activation(unavailable, breaks, name, (), source or "unknown source")

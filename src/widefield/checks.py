@@ -1,0 +1,83 @@
+"""Checks of what a user passes in. Each raises a `ValueError` that names the argument and what is allowed."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+Array = np.ndarray
+
+
+def reject_tracers(core: str, **values: Any) -> None:
+    """Public functions leave JAX; inside a transformation the pure ``core`` function is the one to call."""
+    for name, value in values.items():
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value)):
+            raise ValueError(
+                f"`{name}` is a JAX tracer: public functions return NumPy and cannot be traced by "
+                f"jit, grad or vmap. Inside a transformation call the core function `{core}`."
+            )
+
+
+def real_array(name: str, value: Any, ndim: Sequence[int], meaning: str) -> tuple[Array, str | None]:
+    """A finite, non-empty float64 copy of ``value`` and, where its dtype changed, a note that says so.
+
+    float32 itself stays float32 here only in the note: the upcast is exact.
+    """
+    reject_tracers("widefield.theories.prior.core", **{name: value})
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"`{name}` must hold real numbers, got dtype {array.dtype}.")
+    if array.ndim not in ndim:
+        raise ValueError(f"`{name}` must be {meaning}, got an array of shape {array.shape}.")
+    if array.size == 0:
+        raise ValueError(f"`{name}` is empty (shape {array.shape}); {meaning} needs at least one entry on every axis.")
+    note = None
+    if array.dtype != np.float64:
+        note = f"{name}: {array.dtype} input, computed in float64"
+    array = np.array(array, dtype=np.float64)
+    if not np.isfinite(array).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise ValueError(f"`{name}` must be finite, got {array[where]} at index {where}.")
+    array.flags.writeable = False
+    return array, note
+
+
+def integer(name: str, value: Any, minimum: int) -> int:
+    """``value`` as an int of at least ``minimum``."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
+        raise ValueError(f"`{name}` must be an integer of at least {minimum}, got {value!r}.")
+    return int(value)
+
+
+def nonnegative(name: str, value: Any, *, positive: bool = False) -> float:
+    """``value`` as a finite float that is not negative (or, with ``positive``, larger than zero)."""
+    kind = "positive" if positive else "non-negative"
+    message = f"`{name}` must be a finite {kind} number, got {value!r}."
+    reject_tracers("widefield.theories.prior.core", **{name: value})
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(message) from None
+    if not np.isfinite(number) or number < 0 or (positive and number == 0):
+        raise ValueError(message)
+    return number
+
+
+def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
+    """``value`` if it is one of the ``allowed`` words."""
+    allowed = tuple(allowed)
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, allowed))}, got {value!r}.")
+    return value
+
+
+def per_state(name: str, value: Any, length: int, *, tied: bool, positive: bool = False) -> float | tuple[float, ...]:
+    """A scalar variance, or ``length`` of them where the parameter is drawn anew at every state."""
+    if np.ndim(value) == 0:
+        return nonnegative(name, value, positive=positive)
+    if tied:
+        raise ValueError(f"`{name}` must be one number because that parameter is tied across states, got {value!r}.")
+    if np.ndim(value) != 1 or len(value) != length:
+        raise ValueError(f"`{name}` must be one number or {length} of them (one per state), got {value!r}.")
+    return tuple(nonnegative(f"{name}[{i}]", v, positive=positive) for i, v in enumerate(value))

@@ -1,0 +1,65 @@
+"""Every published figure by name: theory, simulation, and the numbers that say how well they agree."""
+
+import difflib
+import importlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from widefield.gallery.record import Report, Result, silent, store
+
+__all__ = ["ENTRIES", "Entry", "Result", "find"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A figure of the gallery; ``module`` (imported when it runs) has ``QUICK``, ``FULL`` and ``make``."""
+
+    name: str
+    title: str
+    source: str
+    module: str
+
+    def run(
+        self, *, full: bool = False, out: Path = Path("figures"), report: Report = silent, parameters: Any = None
+    ) -> Result:
+        """Make the figure and write it with its data and numbers into ``out``, which is made if it is missing.
+
+        ``full`` takes the published parameters, which may take hours; ``parameters`` replaces either set.
+        """
+        out = Path(out)
+        out.mkdir(parents=True, exist_ok=True)
+        module = importlib.import_module(f"widefield.gallery.{self.module}")
+        start = time.perf_counter()
+        made = module.make(parameters or (module.FULL if full else module.QUICK), out=out, full=full, report=report)
+        wall_time = time.perf_counter() - start
+        words = {"title": self.title, "source": self.source}
+        return store(self.name, made, out, full=full, wall_time=wall_time, **words)
+
+
+_SEGADLO = "Segadlo et al. (2022)"
+
+ENTRIES: dict[str, Entry] = {
+    entry.name: entry
+    for entry in (
+        Entry("segadlo-1", "One theory for deep and recurrent networks", f"{_SEGADLO}, Fig. 1", "segadlo_1"),
+        Entry("segadlo-2", "Convergence to the theory with width and depth", f"{_SEGADLO}, Fig. 2", "segadlo_2"),
+        Entry("segadlo-3", "Finite-size instability of recurrent networks", f"{_SEGADLO}, Fig. 3", "segadlo_3"),
+        Entry(
+            "prior-regression",
+            "Handwritten digits, read out at one state and at every state",
+            f"{_SEGADLO}, Sec. 4.2",
+            "prior_regression",
+        ),
+    )
+}
+
+
+def find(name: str) -> Entry:
+    """The entry called ``name``; an unknown name is a `ValueError` that says which are near and which there are."""
+    if name in ENTRIES:
+        return ENTRIES[name]
+    near = difflib.get_close_matches(name, ENTRIES, n=2, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    raise ValueError(f"The gallery has no entry {name!r}.{hint} It has: {', '.join(ENTRIES)}.")

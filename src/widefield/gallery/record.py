@@ -1,0 +1,92 @@
+"""What a gallery entry makes, and how it is written: NAME.png, NAME.nc and NAME.json beside one another."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from widefield.compare import HEADER, Row, cells, text_table
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from widefield.plot.style import Figure
+
+# report(done, total, what): how much of the work is done, and what is under way
+Report = Callable[[int, int, str], None]
+
+
+def silent(done: int, total: int, what: str) -> None:
+    """A report nobody listens to."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A picture, the data in it, and the numbers that say how well theory and simulation agree.
+
+    ``numbers`` go to the JSON file, ``table`` (its first line the header) to the terminal; ``agrees`` is None where
+    agreement is not what the figure is about.
+    """
+
+    figure: "Figure"
+    data: "xr.Dataset"
+    parameters: Any
+    numbers: list[dict[str, Any]]
+    table: list[tuple[str, ...]]
+    agrees: bool | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """The files of a finished entry and its agreement table."""
+
+    name: str
+    files: tuple[Path, ...]
+    table: list[tuple[str, ...]] = field(repr=False)
+    agrees: bool | None
+    notes: tuple[str, ...]
+    wall_time: float
+
+    def __str__(self) -> str:
+        names = ", ".join(path.name for path in self.files)
+        notes = [f"note: {note}" for note in self.notes]
+        head = f"{self.name}: {self.wall_time:.1f} s, wrote {names} in {self.files[0].parent}"
+        return "\n".join([head, text_table(self.table[0], self.table[1:]), *notes])
+
+
+def judged(rows: Iterable[Row]) -> dict[str, Any]:
+    """The fields ``numbers``, ``table`` and ``agrees`` of `Made` from rows of a comparison."""
+    rows = tuple(rows)
+    return {
+        "numbers": [row.to_dict() for row in rows],
+        "table": [HEADER, *(cells(row) for row in rows)],
+        "agrees": all(row.agrees is not False for row in rows),
+    }
+
+
+def store(name: str, made: Made, out: Path, *, title: str, source: str, full: bool, wall_time: float) -> Result:
+    """Write the three files, each whole or not at all; the JSON comes last, so that it vouches for the others."""
+    from widefield.plot.style import save, write_whole
+
+    files = tuple(out / f"{name}.{suffix}" for suffix in ("png", "nc", "json"))
+    save(made.figure, files[0])
+    write_whole(files[1], lambda temporary: made.data.to_netcdf(temporary, engine="h5netcdf"))
+    content = {
+        "name": name,
+        "title": title,
+        "source": source,
+        "mode": "full" if full else "quick",
+        "status": "success",
+        "agrees": made.agrees,
+        "parameters": asdict(made.parameters),
+        "notes": made.notes,
+        "numbers": made.numbers,
+        "wall_time": round(wall_time, 3),
+        "versions": {package: metadata.version(package) for package in ("widefield", "jax", "numpy", "scipy")},
+    }
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_whole(files[2], lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
+    return Result(name, files, made.table, made.agrees, made.notes, wall_time)

@@ -1,0 +1,233 @@
+r"""Closed forms of :math:`\langle\varphi(a)\varphi(b)\rangle` for a zero-mean Gaussian pair.
+
+Notation: :math:`q = \langle a^2\rangle`, :math:`q' = \langle b^2\rangle`, :math:`c = \langle ab\rangle`,
+:math:`\rho = c/\sqrt{qq'}`, :math:`\Delta = \sqrt{qq' - c^2}`. Derivatives follow from Price's theorem,
+:math:`\partial_c\langle\varphi\varphi\rangle = \langle\varphi'\varphi'\rangle` and
+:math:`\partial_q\langle\varphi\varphi\rangle = \tfrac12\langle\varphi''\varphi\rangle`.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from widefield.activation import Activation
+from widefield.gaussian.arcsine import arc, arcsine, opening
+
+
+def _split(x):
+    """Veltkamp's split of a float into two halves whose products are exact."""
+    big = x * (2.0**27 + 1 if x.dtype == jnp.float64 else 2.0**12 + 1)
+    high = big - (big - x)
+    return high, x - high
+
+
+def _product_error(a, b, product):
+    ah, al = _split(a)
+    bh, bl = _split(b)
+    return ((ah * bh - product) + ah * bl + al * bh) + al * bl
+
+
+@jax.custom_jvp
+def determinant(q, p, c):
+    r""":math:`qq' - c^2` with the rounding of both products compensated (Dekker), never negative."""
+    q, p, c = jnp.broadcast_arrays(q, p, c)
+    big, square = q * p, c * c
+    difference = (big - square) + (_product_error(q, p, big) - _product_error(c, c, square))
+    return jnp.maximum(difference, 0)
+
+
+@determinant.defjvp
+def _determinant_jvp(primals, tangents):
+    (q, p, c), (dq, dp, dc) = primals, tangents
+    return determinant(q, p, c), p * dq + q * dp - 2 * c * dc
+
+
+def correlation(q, p, c, exact: bool = False):
+    """The correlation and its distance to ±1; zero where a variance vanishes.
+
+    ``exact`` takes the three numbers as exact. Otherwise a distance of a few rounding errors counts as none, so that
+    duplicate inputs stay duplicates through a deep recursion.
+    """
+    positive = (q > 0) & (p > 0)
+    scale = jnp.sqrt(jnp.where(q > 0, q, 1)) * jnp.sqrt(jnp.where(p > 0, p, 1))
+    rho = jnp.where(positive, jnp.clip(c / scale, -1, 1), 0)
+    if exact:
+        gap = determinant(q, p, c) / (scale * scale) / (1 + jnp.abs(rho))
+        return rho, jnp.where(positive, jnp.clip(gap, 0, 1), 1)
+    gap = 1 - jnp.abs(rho)
+    close = gap <= 4 * jnp.finfo(rho.dtype).eps
+    return jnp.where(close, jnp.sign(rho), rho), jnp.where(close, 0, gap)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(3,))
+def relu_value(q, p, c, exact=False):
+    r""":math:`\frac{\sqrt{qq'}}{2\pi}(\sin\theta + (\pi-\theta)\cos\theta)`, Eq. 49 of Segadlo et al."""
+    rho, gap = correlation(q, p, c, exact)
+    return jnp.sqrt(q) * jnp.sqrt(p) * arc(rho, gap) / (2 * math.pi)
+
+
+@relu_value.defjvp
+def _relu_value_jvp(exact, primals, tangents):
+    q, p, c = primals
+    dq, dp, dc = tangents
+    slope = 0.5 * (relu_curve(q, p, c, exact) * dq + relu_curve(p, q, c, exact) * dp)
+    return relu_value(q, p, c, exact), slope + relu_slope(q, p, c, exact) * dc
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(3,))
+def relu_slope(q, p, c, exact=False):
+    r""":math:`\langle\theta(a)\theta(b)\rangle = (\pi-\theta)/2\pi`; a node of zero variance counts half."""
+    return opening(*correlation(q, p, c, exact)) / (2 * math.pi)
+
+
+@relu_slope.defjvp
+def _relu_slope_jvp(exact, primals, tangents):
+    q, p, c = primals
+    dq, dp, dc = tangents
+    rho, gap = correlation(q, p, c, exact)
+    shift = dc - 0.5 * c * (dq / jnp.where(q > 0, q, 1) + dp / jnp.where(p > 0, p, 1))  # √(qq') dρ
+    delta = jnp.sqrt(q) * jnp.sqrt(p) * jnp.sqrt(gap * (1 + jnp.abs(rho)))
+    # At ρ = ±1 the slope is infinite, but a pair that is equal for every parameter has dρ = 0: no contribution.
+    return relu_slope(q, p, c, exact), jnp.where(delta > 0, shift / (2 * math.pi * jnp.where(delta > 0, delta, 1)), 0)
+
+
+def relu_curve(q, p, c, exact=False):
+    r""":math:`\langle\delta(a)\,b_+\rangle = \Delta/2\pi q`."""
+    del exact
+    return jnp.where(q > 0, jnp.sqrt(determinant(q, p, c)) / (2 * math.pi * jnp.where(q > 0, q, 1)), 0)
+
+
+def _kinked(slope: float, orders: tuple[int, int], q, p, c, exact):
+    """slope·x below zero and x above; relu at 0, abs at −1: x·slope + (1 − slope)·relu."""
+    jump = (1 - slope) ** 2
+    match orders:
+        case (0, 0):
+            return slope * c + jump * relu_value(q, p, c, exact)
+        case (1, 1):
+            return slope + jump * relu_slope(q, p, c, exact)
+        case (2, 0):
+            return jump * relu_curve(q, p, c)
+        case (0, 2):
+            return jump * relu_curve(p, q, c)
+        case (2, 2):
+            return jump / (2 * math.pi * jnp.sqrt(determinant(q, p, c)))
+    return None
+
+
+def _linear(q, p, c):
+    return c + 0 * (q + p)
+
+
+def _erf(q, p, c):
+    return 2 / math.pi * arcsine(2 * c / (jnp.sqrt(1 + 2 * q) * jnp.sqrt(1 + 2 * p)))
+
+
+def _erf_slope(exact: bool, q, p, c):
+    r""":math:`\frac{4}{\pi}\left[(1+2q)(1+2q') - 4c^2\right]^{-1/2}`."""
+    return 4 / math.pi / jnp.sqrt(1 + 2 * (q + p) + 4 * (determinant(q, p, c) if exact else q * p - c * c))
+
+
+def _gelu(q, p, c):
+    """Stein's lemma on <a b Φ(a) Φ(b)>, with <Φ(a)Φ(b)> = 1/4 + asin(s)/2π."""
+    A, B = 1 + q, 1 + p
+    delta = determinant(q, p, c)
+    rest = (delta + c * c * (1 / A + 1 / B)) / jnp.sqrt(A + p + delta)
+    return c / 4 + (c * arcsine(c / (jnp.sqrt(A) * jnp.sqrt(B))) + rest) / (2 * math.pi)
+
+
+def _sine(q, p, c):
+    mean = 0.5 * (q + p)
+    positive = c >= 0
+
+    def branch(c):
+        return -0.5 * jnp.exp(c - mean) * jnp.expm1(-2 * c)
+
+    return jnp.where(positive, branch(jnp.where(positive, c, 0)), -branch(jnp.where(positive, 0, -c)))
+
+
+def _cosine(q, p, c):
+    mean = 0.5 * (q + p)
+    return 0.5 * (jnp.exp(c - mean) + jnp.exp(-c - mean))
+
+
+def _rbf(q, p, c):
+    return jnp.exp(2 * c - q - p)
+
+
+def _exponential(q, p, c):
+    return jnp.exp(0.5 * (q + p) + c)
+
+
+def _quadratic(q, p, c):
+    return q * p + 2 * c * c
+
+
+def _monomial(power: int, q, p, c):
+    """Sum over the Hermite components of x^power."""
+    total = jnp.zeros_like(c + q + p)
+    for k in range(power % 2, power + 1, 2):
+        m = (power - k) // 2
+        weight = math.factorial(power) ** 2 / (math.factorial(k) * (2**m * math.factorial(m)) ** 2)
+        total = total + weight * (q * p) ** m * c**k
+    return total
+
+
+_SMOOTH: dict[str, Callable] = {
+    "linear": _linear, "erf": _erf, "gelu": _gelu, "sin": _sine, "cos": _cosine, "rbf": _rbf, "exp": _exponential,
+    "quadratic": _quadratic,
+}  # fmt: skip
+
+
+def value_function(activation: Activation) -> Callable | None:
+    """The smooth closed form of an activation as a function of (q, q', c), if there is one."""
+    if not activation.is_named:
+        return None
+    if activation.name == "monomial":
+        return partial(_monomial, int(activation.parameters[0]))
+    return _SMOOTH.get(activation.name)
+
+
+def _kink_slope(activation: Activation) -> float | None:
+    if not activation.is_named:
+        return None
+    return {"relu": 0.0, "abs": -1.0, "leaky_relu": (activation.parameters or (0.0,))[0]}.get(activation.name)
+
+
+def has_closed_form(activation: Activation, orders: tuple[int, int] = (0, 0)) -> bool:
+    """Whether <φ^(i)(a) φ^(j)(b)> is known in closed form."""
+    if (sum(orders)) % 2:
+        return False
+    if _kink_slope(activation) is not None:
+        return orders in ((0, 0), (1, 1), (2, 0), (0, 2), (2, 2))
+    return value_function(activation) is not None
+
+
+def moment(activation: Activation, orders: tuple[int, int], q, p, c, exact: bool = False):
+    r""":math:`\langle\varphi^{(i)}(a)\varphi^{(j)}(b)\rangle` in closed form, ``orders`` = (i, j) with i + j even."""
+    slope = _kink_slope(activation)
+    if slope is not None:
+        return _kinked(slope, orders, q, p, c, exact)
+    value, (i, j) = value_function(activation), orders
+    assert value is not None, f"{activation} has no closed form"
+    if activation.name == "erf" and min(orders) > 0:
+        value, (i, j) = partial(_erf_slope, exact), (i - 1, j - 1)
+    for _ in range(min(i, j)):
+        value = _derivative(value, 2)
+    for _ in range(abs(i - j) // 2):
+        value = _derivative(value, 0 if i > j else 1, 2.0)
+    return value(q, p, c)
+
+
+def _derivative(function: Callable, argument: int, factor: float = 1.0) -> Callable:
+    """Elementwise derivative with respect to one of (q, q', c), times ``factor``."""
+
+    def derived(*args):
+        args = jnp.broadcast_arrays(*args)
+        along = [jnp.zeros_like(a) for a in args]
+        along[argument] = jnp.full_like(args[argument], factor)
+        return jax.jvp(function, tuple(args), tuple(along))[1]
+
+    return derived

@@ -1,0 +1,225 @@
+r"""Pair averages for whole kernel matrices: :math:`\langle\varphi\varphi'\rangle` and its derivative's, entry by entry.
+
+A kernel turns the variances of all nodes into a *table* (leaves of shape (..., node)), then any block of pairs is
+made from two pieces of the table and the covariances between them. Closed forms keep the variance alone; a Hermite
+series keeps the coefficients of both functions. Pure JAX: differentiable in the variances and the covariances.
+"""
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from widefield.activation import Activation
+from widefield.gaussian import closed, rules
+
+Table = dict[str, Array]
+MAX_TERMS = 1024
+
+
+class AbstractKernel(eqx.Module):
+    """Averages of an activation and of its derivative over pairs of Gaussian nodes."""
+
+    activation: eqx.AbstractVar[Activation]
+
+    def table(self, q: Float[Array, "..."]) -> Table:
+        """What the pairs need to know about each node."""
+        raise NotImplementedError
+
+    def second_moment(self, q: Float[Array, "..."]) -> Array:
+        """<φ²> of each node."""
+        raise NotImplementedError
+
+    def pair(self, row: Table, column: Table, c: Array, slope: bool) -> tuple[Array, Array, Array]:
+        """(<φφ'>, <φ'φ'>, error estimate relative to the scale); the second is zero where ``slope`` is false."""
+        raise NotImplementedError
+
+
+class ClosedKernel(AbstractKernel):
+    """An activation whose pair averages are known in closed form."""
+
+    activation: Activation = eqx.field(static=True)
+
+    def table(self, q):
+        return {"variance": q}
+
+    def second_moment(self, q):
+        return closed.moment(self.activation, (0, 0), q, q, q)
+
+    def pair(self, row, column, c, slope):
+        q, p = row["variance"], column["variance"]
+        value = closed.moment(self.activation, (0, 0), q, p, c)
+        derivative = closed.moment(self.activation, (1, 1), q, p, c) if slope else jnp.zeros_like(c)
+        return value, derivative + 0 * c, jnp.zeros((), c.dtype)
+
+
+class SeriesKernel(AbstractKernel):
+    r"""Hermite series: :math:`\langle\varphi\varphi'\rangle = \sum_k c_k(q)\,c_k(q')\,\rho^k`.
+
+    Error: with :math:`R = \langle\varphi^2\rangle - \sum_{k<K} c_k^2` the tail is at most :math:`|\rho|^K\sqrt{RR'}`,
+    by Cauchy–Schwarz. Exact duplicates take :math:`\langle\varphi^2\rangle` itself.
+    """
+
+    activation: Activation = eqx.field(static=True)
+    parity: int = eqx.field(static=True)
+    n_terms: int = eqx.field(static=True)
+    nodes: Float[Array, " node"] | None
+    weights: Float[Array, " node"] | None
+    basis: Float[Array, "node term"] | None
+
+    def table(self, q):
+        value, slope = self.activation.function, jax.vmap(jax.grad(self.activation.function))
+        slope_of = lambda x: slope(x.reshape(-1)).reshape(x.shape)  # noqa: E731
+        table = {"variance": q, "deviation": _root(q)}
+        for name, function, parity in (("value", value, self.parity), ("slope", slope_of, -self.parity)):
+            table |= {f"{name}_{key}": leaf for key, leaf in self._expand(function, q, parity).items()}
+        return table
+
+    def second_moment(self, q):
+        z, weight = self._nodes(q)
+        return jnp.sum(weight * self.activation.function(_root(q)[..., None] * z) ** 2, axis=-1)
+
+    def _nodes(self, q):
+        return (self.nodes, self.weights) if self.nodes is not None else _split_nodes(self.activation.breaks, q)
+
+    def _expand(self, function, q, parity) -> Table:
+        z, weight = self._nodes(q)
+        values = function(_root(q)[..., None] * z)
+        norm = jnp.sum(weight * values**2, axis=-1)
+        if self.basis is None:
+            coefficients = _project(weight * values, z, self.n_terms)[_terms(parity)]
+        else:
+            coefficients = jnp.moveaxis((weight * values) @ self.basis[:, _terms(parity)], -1, 0)
+        # The tail is a difference of rounded numbers: never trust it below a few roundings of the norm.
+        eps = jnp.finfo(q.dtype).eps
+        tail = jnp.sqrt(jnp.maximum(norm - jnp.sum(coefficients**2, axis=0), 16 * eps * norm))
+        return {"coefficients": coefficients, "norm": norm, "tail": jax.lax.stop_gradient(tail)}
+
+    def pair(self, row, column, c, slope):
+        scale = row["deviation"] * column["deviation"]
+        rho, gap = closed.correlation(row["variance"], column["variance"], c)
+        reach = jnp.exp(self.n_terms * jnp.log1p(-jnp.minimum(gap, 0.99)))
+        same = (gap == 0) & (rho > 0) & (row["variance"] == column["variance"]) & (scale > 0)
+        rho, reach = rho + 0 * c, jnp.where(same, 0, reach)
+        value, error = self._sum("value", self.parity, row, column, rho, reach, same)
+        derivative = jnp.zeros_like(c)
+        if slope:
+            derivative, more = self._sum("slope", -self.parity, row, column, rho, reach, same)
+            error = jnp.maximum(error, more)
+        return value, derivative, error
+
+    def _sum(self, name, parity, row, column, rho, reach, same):
+        a, b = row[f"{name}_coefficients"], column[f"{name}_coefficients"]
+        x = rho * rho if parity else rho
+        total = _horner_pairs(a, b, x)
+        total = total * rho if parity < 0 else total
+        norm_a, norm_b = row[f"{name}_norm"], column[f"{name}_norm"]
+        total = jnp.where(same, norm_a + 0 * total, total)
+        tail = row[f"{name}_tail"] * column[f"{name}_tail"] * reach
+        scale = jnp.sqrt(jnp.where(norm_a > 0, norm_a, 1)) * jnp.sqrt(jnp.where(norm_b > 0, norm_b, 1))
+        return total, jax.lax.stop_gradient(tail / scale)
+
+
+def _root(q):
+    """√q with a finite derivative at zero, where a node that does not vary depends on nothing."""
+    return jnp.where(q > 0, jnp.sqrt(jnp.where(q > 0, q, 1)), 0)
+
+
+def _terms(parity: int) -> slice:
+    """Which Hermite components a function of this parity has."""
+    return {0: slice(None), 1: slice(0, None, 2), -1: slice(1, None, 2)}[parity]
+
+
+def _horner_pairs(a: Array, b: Array, x: Array) -> Array:
+    """Σ_k a_k b_k x^k, eight terms at a time so that they fuse into one pass over the block."""
+    n = -len(a) % 8
+    pad = lambda t: jnp.concatenate([t, jnp.zeros((n, *t.shape[1:]), t.dtype)])[::-1]  # noqa: E731
+    a, b = (pad(t).reshape(-1, 8, *t.shape[1:]) for t in (a, b))
+
+    def step(total, ab):
+        for i in range(8):
+            total = total * x + ab[0][i] * ab[1][i]
+        return total, None
+
+    return jax.lax.scan(step, jnp.zeros_like(x), (a, b))[0]
+
+
+def _split_nodes(breaks: tuple[float, ...], q):
+    """Nodes on panels that end at the breaks, which lie elsewhere for every variance."""
+    safe = jnp.where(q > 0, q, 1)
+    centers = jnp.asarray(breaks, q.dtype) / jnp.sqrt(safe)[..., None]
+    return rules.panels(jax.lax.stop_gradient(rules.edges(centers, rules.REACH, 8, jnp)), 32, jnp)
+
+
+def _project(values, z, n_terms):
+    """Σ_node values · He_k(z)/√k! by the three-term recurrence, shape (n_terms, ...)."""
+
+    def step(carry, k):
+        before, now = carry
+        after = (z * now - jnp.sqrt(k) * before) / jnp.sqrt(k + 1)
+        return (now, after), jnp.sum(values * now, axis=-1)
+
+    start = (jnp.zeros_like(z), jnp.ones_like(z))
+    return jax.lax.scan(step, start, jnp.arange(n_terms, dtype=z.dtype))[1]
+
+
+def parity_of(activation: Activation) -> int:
+    """1 for an even function, −1 for an odd one, 0 otherwise; decided on a grid to rounding."""
+    x = np.concatenate([np.linspace(0.0, 3.0, 61), np.geomspace(3.0, 40.0, 20)])
+    there, back = (np.asarray(activation.function(jnp.asarray(v))) for v in (x, -x))
+    scale = 1e-14 * np.abs(there).max()
+    if np.all(np.abs(there - back) <= scale):
+        return 1
+    return -1 if np.all(np.abs(there + back) <= scale) else 0
+
+
+@lru_cache(maxsize=64)
+def series_kernel(activation: Activation, level: int, dtype: str = "float64") -> SeriesKernel:
+    """A series that resolves nodes of variance up to 2^level; terms are added until the tail is below 1e-11.
+
+    Levels, not variances: the shapes, and so the compiled code, stay the same from call to call. The number of terms
+    stops at 1024; what remains beyond that is in the error of each pair.
+    """
+    if activation.breaks:
+        return SeriesKernel(activation, 0, 256, None, None, None)
+    parity = parity_of(activation)
+    spacing, values = _resolve(activation, 2.0**level)
+    z, weight = rules.trapezoid(spacing)
+    table = rules.hermite_functions(z, MAX_TERMS)
+    n_terms = max(_terms_needed(v, weight, table) for v in values)
+    cast = lambda a: jnp.asarray(a, dtype)  # noqa: E731
+    return SeriesKernel(activation, parity, n_terms, cast(z), cast(weight), cast(table[:, :n_terms]))
+
+
+def _resolve(activation: Activation, largest: float) -> tuple[float, tuple[np.ndarray, np.ndarray]]:
+    """The widest spacing at which the norms of φ and φ' no longer change when it is halved."""
+    for spacing in rules.SPACINGS:
+        z, weight = rules.trapezoid(spacing / 2)
+        x = jnp.asarray(math.sqrt(largest) * z)
+        values = np.asarray(activation.function(x)), np.asarray(jax.vmap(jax.grad(activation.function))(x))
+        fine = [np.sum(weight * v * v) for v in values]
+        coarse = [2 * np.sum(weight[::2] * v[::2] ** 2) for v in values]
+        if np.allclose(coarse, fine, rtol=1e-14, atol=0):
+            break
+    return spacing, tuple(v[::2] for v in values)  # type: ignore[return-value]
+
+
+def _terms_needed(values: np.ndarray, weight: np.ndarray, table: np.ndarray) -> int:
+    squares = ((weight * values) @ table) ** 2
+    norm = np.sum(weight * values**2)
+    left = norm - np.cumsum(squares)
+    enough = np.flatnonzero(left <= 1e-11 * norm)
+    n = int(enough[0]) + 2 if len(enough) else MAX_TERMS
+    return min(MAX_TERMS, 16 * math.ceil(n / 16))
+
+
+def kernel_for(activation: Activation, largest: float, dtype: Any = "float64") -> AbstractKernel:
+    """Closed form where there is one, otherwise a series good up to the ``largest`` variance."""
+    if closed.has_closed_form(activation):
+        return ClosedKernel(activation)
+    return series_kernel(activation, max(-8, math.ceil(math.log2(max(largest, 1e-300)))), np.dtype(dtype).name)

@@ -1,0 +1,134 @@
+r"""Pair averages by two-dimensional quadrature, one pair at a time: slower, and exact where a series is not.
+
+.. math::  \langle f(a)g(b)\rangle = \int\!dz\,\gamma(z)\,f(\sqrt q z)\;G(\rho\sqrt{q'}z,\,q'(1-\rho^2)), \qquad
+           G(m, v) = \int\!dz\,\gamma(z)\,g(m + \sqrt v z)
+
+Method: Gauss–Legendre on panels that end at the breaks and shrink towards them (and towards the origin, where a
+saturating function is steep at high variance) down to the scale on which the outer integrand can change.
+Error: the difference between two node counts, plus what lies beyond the reach.
+A break where the derivative of lower order jumps adds a delta function, integrated in closed form.
+"""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from widefield.activation import Activation
+from widefield.gaussian import rules
+
+REACH = 10.0
+NODES = (10, 16)
+EPS = float(np.finfo(float).eps)
+
+
+class Factor(NamedTuple):
+    """One factor of the average: a function with its breaks, and the delta functions that sit on them."""
+
+    function: Callable[[np.ndarray], np.ndarray]
+    breaks: tuple[float, ...]
+    deltas: tuple[tuple[float, float], ...]
+
+
+def derivative(function: Callable, order: int) -> Callable[[np.ndarray], np.ndarray]:
+    """The ``order``-th derivative of a scalar JAX function, on NumPy arrays."""
+    for _ in range(order):
+        function = jax.grad(function)
+    compiled = jax.jit(jax.vmap(function))
+    return lambda x: np.asarray(compiled(np.ravel(x))).reshape(np.shape(x))
+
+
+@lru_cache
+def factor(activation: Activation, order: int) -> Factor:
+    """φ^(order) of an activation; raises where a jump of φ^(order−2) would need the derivative of a delta function."""
+    jumps = [(x, _jump(activation, order - 1, x)) for x in activation.breaks] if order else []
+    if order > 1 and any(abs(_jump(activation, k, x)) > 1e-12 for k in range(order - 1) for x in activation.breaks):
+        raise ValueError(
+            f"`orders` must be at most {order - 1} for the activation {activation}: it jumps at one of its breaks "
+            f"{activation.breaks}, so that the derivative of order {order} holds the derivative of a delta function."
+        )
+    deltas = tuple((x, jump) for x, jump in jumps if jump)
+    return Factor(derivative(activation.function, order), activation.breaks, deltas)
+
+
+def _jump(activation: Activation, order: int, x: float) -> float:
+    near = 1e-300 if x == 0 else abs(x) * np.finfo(float).eps
+    right, left = derivative(activation.function, order)(np.asarray([x + near, x - near]))
+    jump = float(right - left)
+    return jump if abs(jump) > 1e-12 else 0.0
+
+
+def _levels(scale: float, kinked: bool) -> int:
+    """Halvings towards a centre: down to 1e-9 at a kink, to a fraction of 1/scale for a smooth function."""
+    return 34 if kinked else 2 * math.ceil((math.log2(max(scale, 1.0)) + 4) / 2)
+
+
+def _correlation(q: float, p: float, c: float) -> tuple[float, float]:
+    """ρ and √(1 − ρ²), the latter from exact arithmetic on the three numbers; ρ = 0 where a variance vanishes."""
+    if q == 0 or p == 0:
+        return 0.0, 1.0
+    product = Fraction(q) * Fraction(p)
+    rest = max(product - Fraction(c) ** 2, Fraction(0)) / product
+    return min(1.0, max(-1.0, c / (math.sqrt(q) * math.sqrt(p)))), math.sqrt(float(rest))
+
+
+def _conditional(g: Factor, mean: np.ndarray, deviation: float, n_nodes: int, levels: int) -> np.ndarray:
+    """G(m, v) for an array of means."""
+    if deviation == 0:
+        return g.function(mean)
+    centers = (np.asarray(g.breaks or (0.0,)) - mean[:, None]) / deviation
+    z, weight = rules.panels(rules.edges(centers, REACH, levels), n_nodes)
+    return np.sum(weight * g.function(mean[:, None] + deviation * z), axis=-1)
+
+
+def _average(f: Factor, g: Factor, levels: tuple[int, int], n_nodes: int, q, p, rho, tau) -> tuple[float, float]:
+    """<f(a) g(b)> for one pair without delta functions, and what may lie beyond the reach."""
+    a, b = math.sqrt(q), math.sqrt(p)
+    own = [x / a for x in f.breaks if a > 0]
+    other = [x / (b * rho) for x in g.breaks if b * rho != 0]
+    z, weight = rules.panels(rules.edges(np.sort(np.asarray([*own, *other] or [0.0])), REACH, levels[0]), n_nodes)
+    values = f.function(a * z)
+    total = np.sum(weight * values * _conditional(g, rho * b * z, b * tau, n_nodes, levels[1]))
+    edge = np.abs(values[[0, -1]]).max() * math.exp(-0.5 * REACH**2) * np.abs(g.function(b * z[[0, -1]])).max()
+    return float(total), float(edge)
+
+
+def _spike(x: float, q: float) -> float:
+    """Density at x of a Gaussian of variance q."""
+    if q == 0:
+        return math.inf if x == 0 else 0.0
+    return math.exp(-0.5 * x * x / q) / math.sqrt(2 * math.pi * q)
+
+
+def _spikes(f: Factor, g: Factor, level: int, q, p, rho, tau) -> float:
+    """What the delta functions at the breaks add."""
+    a, b = math.sqrt(q), math.sqrt(p)
+    total = 0.0
+    for x, jump in f.deltas:
+        mean = np.asarray([rho * b * x / a])
+        total += jump * _spike(x, q) * float(_conditional(g, mean, b * tau, NODES[1], level)[0])
+        total += sum(jump * k * _spike(x, q) * _spike(y - rho * b * x / a, p * tau * tau) for y, k in g.deltas)
+    for y, jump in g.deltas:
+        mean = np.asarray([rho * a * y / b])
+        total += jump * _spike(y, p) * float(_conditional(f, mean, a * tau, NODES[1], level)[0])
+    return total
+
+
+def average(activation: Activation, orders: tuple[int, int], q, p, c) -> tuple[np.ndarray, np.ndarray]:
+    """Values and error estimates of <φ^(i)(a) φ^(j)(b)> for one-dimensional arrays of pairs."""
+    f, g = factor(activation, orders[0]), factor(activation, orders[1])
+    scale = math.sqrt(max(float(np.max(q)), float(np.max(p)), 1e-300))
+    levels = _levels(scale, bool(activation.breaks)), _levels(scale, False)
+    value, error = np.empty(len(q)), np.empty(len(q))
+    for i, triple in enumerate(zip(q, p, c, strict=True)):
+        pair = (float(q[i]), float(p[i]), *_correlation(*map(float, triple)))
+        coarse, _ = _average(f, g, levels, NODES[0], *pair)
+        fine, edge = _average(f, g, levels, NODES[1], *pair)
+        spikes = _spikes(f, g, levels[1], *pair)
+        value[i] = fine + spikes
+        error[i] = abs(fine - coarse) + edge + 32 * EPS * (abs(fine) + abs(spikes))
+    return value, error

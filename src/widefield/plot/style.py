@@ -1,0 +1,131 @@
+"""The house style: fixed colours and markers, figures without pyplot's global state, files written whole."""
+
+import io
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as MatplotlibFigure
+
+DPI = 150
+# Okabe and Ito's palette, told apart with any colour vision and by lightness in print.
+COLORS = {"DNN": "#E69F00", "RNN": "#0072B2", "RNN_": "#CC79A7", "theory": "#5A5A5A", "other": "#009E73"}
+MARKERS = {"DNN": "o", "RNN": "x", "RNN_": "x"}
+SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+KERNEL_MAP = "cividis"
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "mathtext.fontset": "cm",
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+
+class Figure(MatplotlibFigure):
+    """A matplotlib figure that pyplot does not know of and that a notebook still shows."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        with house_style():
+            self.savefig(buffer, format="png", dpi=DPI)
+        return buffer.getvalue()
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Draw and save in the house style; matplotlib's own settings come back afterwards."""
+    with matplotlib.rc_context(STYLE):
+        yield
+
+
+def panels(n_rows: int, n_columns: int, *, size: tuple[float, float] = (3.4, 2.7)) -> tuple[Figure, np.ndarray]:
+    """A figure of ``n_rows`` by ``n_columns`` axes, each of ``size`` inches; to be called inside `house_style`."""
+    figure = Figure(figsize=(size[0] * n_columns, size[1] * n_rows), layout="constrained")
+    return figure, figure.subplots(n_rows, n_columns, squeeze=False)
+
+
+def band(axes: Axes, x: Any, samples: Any, *, kind: str = "other", label: str | None = None, **options: Any) -> None:
+    """Mean over replicates (axis 0) as markers, its standard error as a tube."""
+    samples = np.asarray(samples)
+    mean = samples.mean(axis=0)
+    tube(axes, x, mean, stderr(samples), kind=kind, label=label, **options)
+
+
+def tube(
+    axes: Axes,
+    x: Any,
+    mean: Any,
+    error: Any,
+    *,
+    kind: str = "other",
+    label: str | None = None,
+    color: str | None = None,
+    marker: str | None = None,
+    line: str = "none",
+) -> None:
+    """Markers at ``mean`` with a tube of ± ``error`` around them."""
+    color = color or COLORS.get(kind, COLORS["other"])
+    marker = marker or MARKERS.get(kind, "s")
+    size = 3.5 if marker == "o" else None
+    axes.plot(x, mean, linestyle=line, marker=marker, markersize=size, color=color, label=label, zorder=3)
+    axes.fill_between(x, mean - error, mean + error, color=color, alpha=0.25, linewidth=0, zorder=1)
+
+
+def stderr(samples: Any) -> np.ndarray:
+    """Standard error of the mean over axis 0 (zero where there is one replicate)."""
+    samples = np.asarray(samples)
+    if len(samples) < 2:
+        return np.zeros(samples.shape[1:])
+    return samples.std(axis=0, ddof=1) / np.sqrt(len(samples))
+
+
+def letter(axes: Axes, text: str) -> None:
+    """The bold panel letter of a published figure, outside the upper left corner."""
+    axes.set_title(text, loc="left", fontweight="bold")
+
+
+def save(figure: MatplotlibFigure, path: str | os.PathLike) -> Path:
+    """Write a figure whole or not at all; the suffix says the format (none: PNG)."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise ValueError(f"`path` must lie in an existing folder, but {str(path.parent)!r} does not exist.")
+    kind = path.suffix[1:] or "png"
+    if kind not in figure.canvas.get_supported_filetypes():
+        raise ValueError(f"`path` must end in a format such as .png, .pdf or .svg, got {path.name!r}.")
+
+    def write(temporary: str) -> None:
+        with house_style():
+            figure.savefig(temporary, format=kind, dpi=DPI)
+
+    return write_whole(path, write)
+
+
+def write_whole(path: Path, write: Callable[[str], Any]) -> Path:
+    """Let ``write`` fill a temporary file beside ``path``, flush it to disk, then rename it."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    os.close(handle)
+    try:
+        write(temporary)
+        with open(temporary, "rb+") as written:
+            os.fsync(written.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path

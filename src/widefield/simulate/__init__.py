@@ -1,0 +1,6 @@
+"""Finite networks: the same quantities as the theories, measured in real networks. Shares no code with them."""
+
+from widefield.simulate.extrapolate import extrapolate
+from widefield.simulate.prior import prior
+
+__all__ = ["extrapolate", "prior"]

@@ -1,0 +1,1 @@
+"""The theories: equations and their solve, one folder each."""

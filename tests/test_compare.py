@@ -1,0 +1,287 @@
+"""Metrics against brute force and closed forms; verdicts that accept the right theory and reject a near one."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.stats
+import xarray as xr
+from scipy.integrate import quad
+
+import widefield as wf
+from widefield.compare import Comparison, agrees, judge, student_limit
+from widefield.solution import Certificate, make_solution
+
+
+def solution(fields, theory="fake"):
+    return make_solution(fields, Certificate(theory), wf.DNN(depth=3), None)
+
+
+def kernel(rng, n=6, rank=None):
+    features = rng.normal(size=(n, rank or n))
+    return features @ features.T
+
+
+# metrics on arrays
+
+
+def test_relative_error_is_relative_to_the_first():
+    assert wf.relative_error([3.0, 4.0], [3.0, 4.5]) == pytest.approx(0.1)
+    assert wf.relative_error([1.0], [2.0]) == 1.0
+    assert wf.relative_error([2.0], [1.0]) == 0.5
+    assert wf.relative_error(np.zeros(3), np.zeros(3)) == 0.0
+    assert wf.relative_error(np.zeros(3), np.ones(3)) == np.inf
+    with pytest.raises(ValueError, match="shape of `a`"):
+        wf.relative_error(np.zeros(3), np.zeros(2))
+
+
+def test_alignment_is_the_cosine_and_keeps_leading_axes():
+    rng = np.random.default_rng(0)
+    K, L = kernel(rng), kernel(rng)
+    by_hand = sum(K[i, j] * L[i, j] for i in range(6) for j in range(6))
+    by_hand /= np.sqrt((K**2).sum() * (L**2).sum())
+    assert wf.alignment(K, L) == pytest.approx(by_hand, rel=1e-14)
+    assert wf.alignment(K, 7 * K) == pytest.approx(1.0, rel=1e-14)
+    assert wf.alignment(np.diag([1.0, 0.0]), np.diag([0.0, 1.0])) == 0.0
+    assert wf.alignment(K, np.stack([K, L])) == pytest.approx([1.0, by_hand])
+
+
+def test_cka_ignores_scale_rotation_and_shift_of_features():
+    rng = np.random.default_rng(1)
+    X, Y = rng.normal(size=(8, 5)), rng.normal(size=(8, 3))
+    rotation = np.linalg.qr(rng.normal(size=(5, 5)))[0]
+    expected = wf.cka(X @ X.T, Y @ Y.T)
+    moved = 3.0 * X @ rotation + rng.normal(size=5)
+    assert wf.cka(moved @ moved.T, Y @ Y.T) == pytest.approx(expected, rel=1e-12)
+    assert wf.cka(moved @ moved.T, X @ X.T) == pytest.approx(1.0, rel=1e-12)
+    Xc, Yc = X - X.mean(0), Y - Y.mean(0)
+    features = np.linalg.norm(Xc.T @ Yc) ** 2 / (np.linalg.norm(Xc.T @ Xc) * np.linalg.norm(Yc.T @ Yc))
+    assert expected == pytest.approx(features, rel=1e-12)
+
+
+@pytest.mark.parametrize("metric", [wf.alignment, wf.cka])
+def test_kernels_without_direction_or_shape_are_refused(metric):
+    with pytest.raises(ValueError, match="zero|constant"):
+        metric(np.zeros((3, 3)), np.eye(3))
+    with pytest.raises(ValueError, match="square"):
+        metric(np.ones((3, 2)), np.eye(3))
+    with pytest.raises(ValueError, match="as many samples"):
+        metric(np.eye(4), np.eye(3))
+    with pytest.raises(ValueError, match="constant"):
+        wf.cka(np.full((3, 3), 0.1), np.eye(3))
+
+
+# maximum mean discrepancy
+
+
+def brute_mmd2(x, y, length, unbiased):
+    k = lambda a, b: np.exp(-np.sum((a - b) ** 2) / (2 * length**2))  # noqa: E731
+    within = lambda s: [k(a, b) for i, a in enumerate(s) for j, b in enumerate(s) if i != j or not unbiased]  # noqa: E731
+    return np.mean(within(x)) + np.mean(within(y)) - 2 * np.mean([k(a, b) for a in x for b in y])
+
+
+@pytest.mark.parametrize("unbiased", [True, False])
+def test_mmd2_of_two_samples_is_the_double_sum(unbiased):
+    rng = np.random.default_rng(2)
+    x, y = rng.normal(size=(13, 3)), 0.7 * rng.normal(size=(9, 3)) + 0.2
+    assert wf.mmd2(x, y, length=0.8, unbiased=unbiased) == pytest.approx(brute_mmd2(x, y, 0.8, unbiased), rel=1e-12)
+
+
+def test_mmd2_in_blocks_equals_mmd2_in_one(monkeypatch):
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(101, 2)), rng.normal(size=(57, 2))
+    whole = wf.mmd2(x, y)
+    monkeypatch.setitem(wf.mmd2.__globals__, "BLOCK_ENTRIES", 100)
+    assert wf.mmd2(x, y) == pytest.approx(whole, rel=1e-12)
+
+
+@pytest.mark.parametrize("variance", [1e-3, 0.3, 40.0])
+def test_gaussian_side_agrees_with_quadrature(variance):
+    x, length, s = np.array([0.4, -1.1]), 0.5, np.sqrt(variance)
+    density = lambda y: np.exp(-(y**2) / (2 * variance)) / np.sqrt(2 * np.pi * variance)  # noqa: E731
+    k = lambda d: np.exp(-(d**2) / (2 * length**2))  # noqa: E731
+    points = lambda c: {"points": sorted({0.0, c}), "epsabs": 1e-14, "limit": 400}  # noqa: E731
+    cross = [quad(lambda y, c=c: k(c - y) * density(y), -12 * s, 12 * s, **points(c * (abs(c) < 12 * s)))[0] for c in x]
+    far = quad(lambda d: k(d) * density(d / np.sqrt(2)) / np.sqrt(2), -17 * s, 17 * s, **points(0.0))[0]
+    expected = k(x[0] - x[1]) + far - 2 * np.mean(cross)
+    assert wf.mmd2(x, covariance=variance, length=length) == pytest.approx(expected, abs=1e-11)
+
+
+@pytest.mark.parametrize("rank", [3, 1])
+def test_gaussian_side_is_the_limit_of_many_draws(rank):
+    rng = np.random.default_rng(4)
+    root = rng.normal(size=(3, rank))
+    x = rng.normal(size=(40, 3))
+    exact = wf.mmd2(x, covariance=root @ root.T)
+    replicates = [wf.mmd2(x, rng.normal(size=(400, rank)) @ root.T) for _ in range(40)]
+    assert agrees(exact, np.array(replicates))
+
+
+def test_unbiased_estimator_is_unbiased_and_the_other_is_not_negative():
+    rng = np.random.default_rng(5)
+    root = rng.normal(size=(2, 2))
+    sets = [rng.normal(size=(25, 2)) @ root.T for _ in range(400)]
+    u = np.array([wf.mmd2(x, covariance=root @ root.T) for x in sets])
+    v = np.array([wf.mmd2(x, covariance=root @ root.T, unbiased=False) for x in sets])
+    assert agrees(0.0, u)
+    assert u.min() < 0 <= v.min()
+    assert not agrees(0.0, v)
+    assert not agrees(0.0, np.array([wf.mmd2(x, covariance=2 * root @ root.T) for x in sets]))
+
+
+def test_zero_covariance_is_a_point_at_the_origin():
+    x = np.array([[0.3, 0.1], [0.0, -0.2]])
+    assert wf.mmd2(x, covariance=np.zeros((2, 2))) == pytest.approx(wf.mmd2(x, np.zeros((2, 2))), rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "either `other`"),
+        ({"other": np.ones((3, 2)), "covariance": np.eye(2)}, "either `other`"),
+        ({"covariance": np.eye(3)}, "shape"),
+        ({"covariance": [[1.0, 2.0], [2.0, 1.0]]}, "positive semi-definite"),
+        ({"covariance": [[1.0, 0.5], [0.0, 1.0]]}, "symmetric"),
+        ({"other": np.ones((3, 4))}, "dimension"),
+        ({"other": np.ones((1, 2))}, "at least 2"),
+        ({"covariance": np.eye(2), "length": 0.0}, "`length`"),
+        ({"other": [[np.nan, 0.0], [0.0, 0.0]]}, "NaN"),
+    ],
+)
+def test_mmd2_names_what_is_wrong(options, message):
+    with pytest.raises(ValueError, match=message):
+        wf.mmd2(np.zeros((4, 2)), **options)
+
+
+# z-scores and verdicts
+
+
+def test_zscore_is_students():
+    rng = np.random.default_rng(6)
+    samples = rng.normal(1.0, 2.0, size=(9, 4))
+    expected = scipy.stats.ttest_1samp(samples, 0.5).statistic
+    assert wf.zscore(np.full(4, 0.5), samples) == pytest.approx(expected, rel=1e-12)
+    assert student_limit(9, 4, 1e-6) == pytest.approx(scipy.stats.t.isf(1e-6 / 8, 8), rel=1e-10)
+
+
+def test_verdict_accepts_the_right_theory_and_rejects_a_near_one():
+    rng = np.random.default_rng(7)
+    theory = 1.0 + rng.random((5, 5))
+    samples = theory * (1 + 0.05 * rng.normal(size=(200, 5, 5)))
+    assert agrees(theory, samples)
+    assert not agrees(1.05 * theory, samples), "a 5 % error must be seen"
+
+
+def test_entries_that_never_vary_score_zero_or_infinity():
+    samples = np.tile([0.1 + 0.2, 1.0, 0.0, 2.0], (5, 1))
+    samples[:, 3] += [0, 1, 2, 3, 4]
+    z = wf.zscore([0.3, 1.1, 0.0, 4.0], samples)
+    assert z[:3].tolist() == [0.0, -np.inf, 0.0]
+    assert z[3] == 0.0
+    samples[2, 1] += 2e-16
+    assert wf.zscore([0.3, 1.0, 0.0, 4.0], samples)[1] == 0.0
+
+
+def test_zscore_refuses_one_replicate_nan_and_other_shapes():
+    with pytest.raises(ValueError, match="at least 2"):
+        wf.zscore(1.0, [1.0])
+    with pytest.raises(ValueError, match="NaN"):
+        wf.zscore(1.0, [1.0, np.nan])
+    with pytest.raises(ValueError, match="replicate"):
+        wf.zscore(np.ones(3), np.ones((4, 2)))
+    with pytest.raises(ValueError, match="alpha"):
+        agrees(1.0, [1.0, 2.0], alpha=0.0)
+
+
+# the table
+
+
+@pytest.fixture
+def pair():
+    rng = np.random.default_rng(8)
+    hidden, output = 1.0 + rng.random((3, 3)), np.array([[2.0]])
+    theory = solution({"hidden": (("state", "state_"), hidden), "output": (("sample", "sample_"), output)})
+    fields = {
+        "hidden": (("replicate", "state", "state_"), hidden + 0.1 * rng.normal(size=(30, 3, 3))),
+        "output": (("replicate", "sample", "sample_"), 1.3 * output + 0.1 * rng.normal(size=(30, 1, 1))),
+        "draw": (("replicate", "state"), rng.normal(size=(30, 3))),
+    }
+    return theory, solution(fields, "simulation")
+
+
+def test_comparison_says_what_was_compared(pair):
+    theory, trial = pair
+    table = wf.compare(theory, trial)
+    assert [row.quantity for row in table] == ["hidden", "output"]
+    row = table["hidden"]
+    z = wf.zscore(theory.hidden, trial.hidden)
+    worst = np.unravel_index(np.argmax(abs(z)), z.shape)
+    assert row.agrees
+    assert row.z == pytest.approx(z[worst])
+    assert dict(row.index) == {"state": worst[0], "state_": worst[1]}
+    assert row.theory == theory.hidden.values[worst]
+    assert row.simulation == pytest.approx(trial.hidden.values[:, *worst].mean())
+    assert row.stderr == pytest.approx(scipy.stats.sem(trial.hidden.values[:, *worst]))
+    assert row.z_rms == pytest.approx(np.sqrt(np.mean(z**2)))
+    assert row.relative_error == pytest.approx(wf.relative_error(theory.hidden, trial.hidden.mean("replicate")))
+    assert (row.n_entries, row.n_replicates) == (9, 30)
+    assert not table["output"].agrees
+    assert not table.agrees
+    with pytest.raises(KeyError, match="compared: hidden, output"):
+        table["draw"]
+
+
+def test_comparison_prints_aligned_and_survives_json(pair):
+    table = wf.compare(*pair)
+    lines = str(table).splitlines()
+    assert len(lines) == 5
+    assert " ".join(lines[0].split()) == "quantity at theory simulation z (limit) rms z rel. error agrees"
+    assert len({line.find("yes") for line in lines if line.endswith("yes")} | {lines[0].find("agrees")}) == 1
+    assert "30 replicates" in lines[-1]
+    assert table._repr_html_().count("<tr>") == 3
+    assert json.loads(json.dumps(table.to_dict(), allow_nan=False)) == table.to_dict()
+    assert table.to_dict()["rows"][0]["index"].keys() == {"state", "state_"}
+
+
+def test_infinite_scores_stay_json(pair):
+    theory, _ = pair
+    fixed = solution({"output": (("replicate", "sample", "sample_"), np.full((4, 1, 1), 3.0))})
+    row = wf.compare(theory, fixed).to_dict()["rows"][0]
+    assert row["z"] == "inf"
+    assert row["agrees"] is False
+    json.dumps(row, allow_nan=False)
+
+
+def test_two_theories_are_compared_by_relative_error_alone(pair):
+    theory, _ = pair
+    other = solution({"hidden": (("state_", "state"), 1.01 * theory.hidden.values.T)})
+    table = wf.compare(theory, other)
+    assert table["hidden"].relative_error == pytest.approx(0.01)
+    assert table["hidden"].z is None
+    assert table.agrees is None
+    assert "relative errors only" in str(table)
+    assert isinstance(table, Comparison)
+
+
+def test_dims_are_matched_by_name(pair):
+    theory, trial = pair
+    moved = solution({"hidden": (("state_", "replicate", "state"), trial.hidden.values.transpose(2, 0, 1))})
+    assert wf.compare(theory, moved)["hidden"] == wf.compare(theory, trial)["hidden"]
+
+
+def test_what_cannot_be_compared_is_named(pair):
+    theory, trial = pair
+    with pytest.raises(ValueError, match="hidden: `state` has 3 entries in the first and 2"):
+        wf.compare(theory, solution({"hidden": (("replicate", "state", "state_"), np.ones((4, 2, 3)))}))
+    with pytest.raises(ValueError, match="hidden: the dims differ"):
+        wf.compare(theory, solution({"hidden": (("replicate", "state", "sample"), np.ones((4, 3, 3)))}))
+    with pytest.raises(ValueError, match="coordinate `state` differs"):
+        judge("hidden", theory.hidden, trial.hidden.assign_coords(state=[1, 2, 3]))
+    with pytest.raises(ValueError, match="theory comes first"):
+        wf.compare(trial, theory)
+    with pytest.raises(ValueError, match="no quantity in common"):
+        wf.compare(theory, solution({"loss": (("step",), np.ones(2))}))
+    with pytest.raises(ValueError, match="'hidden', 'output', got 'ntk'"):
+        wf.compare(theory, trial, quantities="ntk")
+    with pytest.raises(ValueError, match="dims differ"):
+        wf.relative_error(theory.hidden, xr.DataArray(np.ones((3, 3)), dims=("a", "b")))
