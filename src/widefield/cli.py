@@ -20,6 +20,7 @@ app = App(
     name="widefield",
     help="Field theories of wide neural networks as numbers you can trust.",
     version=lambda: f"widefield {metadata.version('widefield')}",
+    suppress_keyboard_interrupt=False,
 )
 gallery_app = App(name="gallery", help="Published figures by name: theory, simulation, agreement.")
 app.command(gallery_app)

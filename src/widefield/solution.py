@@ -4,7 +4,7 @@ import enum
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -153,10 +153,15 @@ def make_solution(
     arrays = {name: (dims, np.asarray(value)) for name, (dims, value) in fields.items()}
     sizes = {dim: n for dims, value in arrays.values() for dim, n in zip(dims, value.shape, strict=True)}
     coords = {dim: np.arange(n) for dim, n in sizes.items() if dim.rstrip("_") in counted}
-    solution = Solution(xr.Dataset(arrays, coords=coords), certificate, network, task)
+    solution = Solution(_as_fields(xr.Dataset(arrays, coords=coords), arrays), certificate, network, task)
     if throw and certificate.status is not Status.success:
         raise SolveError(f"{certificate}\n(throw=False returns what was reached.)", solution)
     return solution
+
+
+def _as_fields(data: "xr.Dataset", names: Iterable[str]) -> "xr.Dataset":
+    """Keep ``names`` as variables: xarray takes `output` for a coordinate where another field has a dim `output`."""
+    return data.reset_coords([name for name in names if name in data.coords])
 
 
 def with_certificate(solution: Solution, **changes: Any) -> Solution:
@@ -182,7 +187,7 @@ def load(path: str | os.PathLike) -> Solution:
     network = _network_from(json.loads(attrs["network"]))
     certificate = TypeAdapter(Certificate).validate_json(attrs["certificate"])
     task = _task_from(groups["task"]) if "task" in groups else None
-    return Solution(groups["solution"], certificate, network, task)
+    return Solution(_as_fields(groups["solution"], json.loads(attrs["fields"])), certificate, network, task)
 
 
 def _write(solution: Solution, path: Path) -> Path:
@@ -196,6 +201,7 @@ def _write(solution: Solution, path: Path) -> Path:
     tree = xr.DataTree.from_dict(groups)
     tree.attrs = {
         "format": FORMAT,
+        "fields": json.dumps([str(name) for name in solution.data.data_vars]),
         "certificate": TypeAdapter(Certificate).dump_json(solution.certificate).decode(),
         "network": json.dumps(_network_dict(solution.network)),
     }

@@ -194,8 +194,10 @@ def _sigmoid_polynomial(k):
 
 
 def _sigmoid(k, x):
-    sigma = 1 / (1 + mp.exp(-x))
-    return mp.polyval(_sigmoid_polynomial(k)[::-1], sigma)
+    sigma, total = 1 / (1 + mp.exp(-x)), mp.zero
+    for coefficient in reversed(_sigmoid_polynomial(k)):
+        total = total * sigma + coefficient
+    return total
 
 
 # One entry.

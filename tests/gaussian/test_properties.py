@@ -24,7 +24,9 @@ modest = st.lists(st.floats(-1.5, 0.7), min_size=N, max_size=N).map(lambda x: 10
 correlations = st.lists(
     st.one_of(st.floats(-1, 1), st.sampled_from([-1.0, -1 + 1e-9, 0.0, 1 - 1e-9, 1.0])), min_size=N, max_size=N
 ).map(np.array)
-points = st.lists(st.lists(st.floats(-3, 3), min_size=2, max_size=2), min_size=N - 2, max_size=N - 2).map(np.array)
+points = st.lists(st.lists(st.floats(-3, 3), min_size=2, max_size=2), min_size=N - 2, max_size=N - 2).map(
+    lambda x: np.round(x, 3)  # squares of smaller numbers underflow
+)
 
 
 def name_of(activation):
@@ -58,12 +60,7 @@ def test_kernel_matrices_are_positive_semi_definite(activation, x):
     covariance = x @ x.T
     q = np.diag(covariance)
     for orders in ((0, 0), (1, 1)):
-        if orders == (1, 1) and (q == 0).any() and activation in ("relu", "abs"):
-            keep = q > 0  # the slope at the kink itself is a convention
-            covariance_, q_ = covariance[np.ix_(keep, keep)], q[keep]
-        else:
-            covariance_, q_ = covariance, q
-        kernel = expectation(activation, q_[:, None], q_[None, :], covariance_, orders)
+        kernel = expectation(activation, q[:, None], q[None, :], covariance, orders)
         value = (kernel.value + kernel.value.T) / 2
         assert np.linalg.eigvalsh(value)[0] >= -np.linalg.norm(kernel.error) - 8 * EPS * np.trace(value)
 
@@ -148,15 +145,25 @@ def test_homogeneous_activations_scale(activation, q, q_, rho, factor):
     assert (np.abs(factor * one.value - other.value) <= allowed).all()
 
 
-@pytest.mark.parametrize("activation", ["relu", "leaky_relu", "abs", "erf", "gelu", "sin", "cos", "rbf", "quadratic"])
+def assert_roads_agree(activation, orders, q, q_, rho, *methods):
+    one, other = (expectation(activation, q, q_, rho * np.sqrt(q * q_), orders, method=method) for method in methods)
+    assert (np.abs(one.value - other.value) <= one.error + other.error).all()
+
+
+@pytest.mark.parametrize("activation", ["relu", "leaky_relu", "abs", "erf", "gelu", "quadratic"])
 @pytest.mark.parametrize("orders", [(0, 0), (1, 1)])
 @few
 @given(q=exponents, q_=exponents, rho=correlations)
 def test_closed_form_and_quadrature_agree(activation, orders, q, q_, rho):
-    c = rho * np.sqrt(q * q_)
-    closed = expectation(activation, q, q_, c, orders, method="closed")
-    quadrature = expectation(activation, q, q_, c, orders, method="quadrature")
-    assert (np.abs(closed.value - quadrature.value) <= closed.error + quadrature.error).all()
+    assert_roads_agree(activation, orders, q, q_, rho, "closed", "quadrature")
+
+
+@pytest.mark.parametrize("activation", ["sin", "cos", "rbf"])
+@pytest.mark.parametrize("orders", [(0, 0), (1, 1)])
+@few
+@given(q=modest, q_=modest, rho=correlations)
+def test_closed_form_and_quadrature_agree_for_waves(activation, orders, q, q_, rho):
+    assert_roads_agree(activation, orders, q, q_, rho, "closed", "quadrature")  # many periods may be refused
 
 
 @pytest.mark.parametrize("activation", ["erf", "gelu", "tanh", "sigmoid", "softplus", "silu"])
@@ -164,10 +171,7 @@ def test_closed_form_and_quadrature_agree(activation, orders, q, q_, rho):
 @few
 @given(q=modest, q_=modest, rho=correlations)
 def test_series_and_quadrature_agree(activation, orders, q, q_, rho):
-    c = rho * np.sqrt(q * q_)
-    series = expectation(activation, q, q_, c, orders, method="series")
-    quadrature = expectation(activation, q, q_, c, orders, method="quadrature")
-    assert (np.abs(series.value - quadrature.value) <= series.error + quadrature.error).all()
+    assert_roads_agree(activation, orders, q, q_, rho, "series", "quadrature")
 
 
 @pytest.mark.parametrize("activation", ["relu", "erf", "tanh", RAMP], ids=name_of)

@@ -60,6 +60,6 @@ def find(name: str) -> Entry:
     """The entry called ``name``; an unknown name is a `ValueError` that says which are near and which there are."""
     if name in ENTRIES:
         return ENTRIES[name]
-    near = difflib.get_close_matches(name, ENTRIES, n=2, cutoff=0.5)
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    near = difflib.get_close_matches(name, ENTRIES, n=3, cutoff=0.5)
+    hint = f" Did you mean {', '.join(near)}?" if near else ""
     raise ValueError(f"The gallery has no entry {name!r}.{hint} It has: {', '.join(ENTRIES)}.")

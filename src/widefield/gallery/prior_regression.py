@@ -7,6 +7,7 @@ even for sequences of inputs; read out at every state they do not.
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,7 @@ def make(parameters: Parameters, *, out: Path, full: bool, report: Report) -> Ma
     )
 
 
+@lru_cache(maxsize=1)
 def load(p: Parameters, split: int) -> wf.Task:
     """Training images, as many as are needed at most, and test images, shown row by row and standardised."""
     task = wf.tasks.digits(max(p.n_train), p.n_test, seed=p.seed + split)
@@ -200,6 +202,6 @@ def draw(data: "xr.Dataset") -> Figure:
 def _curves(ax: "Axes", x: np.ndarray, error: "xr.DataArray", along: str) -> None:
     for kind, line in zip(KINDS, ("-", "--"), strict=True):
         samples = error.sel(kind=kind).transpose("split", along).values
-        mean, error = samples.mean(axis=0), stderr(samples)
-        bars = ax.errorbar(x, mean, yerr=error, capsize=2, label=kind, color=COLORS[kind])
+        mean, spread = samples.mean(axis=0), stderr(samples)
+        bars = ax.errorbar(x, mean, yerr=spread, capsize=2, label=kind, color=COLORS[kind])
         bars[0].set(marker=MARKERS[kind], linestyle=line)

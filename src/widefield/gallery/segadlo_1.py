@@ -35,7 +35,7 @@ class Parameters:
 
 
 FULL = Parameters()
-QUICK = Parameters(n_networks=30, dimension=1000)
+QUICK = Parameters(dimension=1000)
 
 
 def make(parameters: Parameters, *, out: Path, full: bool, report: Report) -> Made:

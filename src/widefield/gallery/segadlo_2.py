@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -61,7 +62,7 @@ class Point(NamedTuple):
     @property
     def cost(self) -> int:
         """Work relative to other points, for the progress bar."""
-        return self.width * self.depth * (3 if self.kind == "RNN" else 1)
+        return self.width * self.depth * (1 + self.depth // 5 if self.kind == "RNN" else 1)
 
 
 def make(parameters: Parameters, *, out: Path, full: bool, report: Report) -> Made:
@@ -97,12 +98,9 @@ def all_points(p: Parameters) -> list[Point]:
 
 def distance(p: Parameters, realisation: int, point: Point) -> float:
     """MMD² between the outputs of ``n_networks`` finite networks and the Gaussian of the theory."""
-    x = np.random.default_rng([p.seed, realisation]).normal(size=(p.n_inputs, p.dimension))
-    network, task = _network(p, point), wf.Task(x)
-    theory = wf.prior(network, task, quantities=("output",))
     trial = wf.simulate.prior(
-        network,
-        task,
+        _network(p, point),
+        _task(p, realisation),
         width=point.width,
         replicates=p.n_networks,
         seed=_seed(p, realisation, point),
@@ -110,7 +108,19 @@ def distance(p: Parameters, realisation: int, point: Point) -> float:
         progress=False,
     )
     outputs = trial.draw.isel(state=-1, output=0).transpose("replicate", "sample")
-    return wf.mmd2(outputs, covariance=theory.output, length=p.length)
+    covariance = _covariance(p, realisation, point._replace(width=0))
+    return wf.mmd2(outputs, covariance=covariance, length=p.length)
+
+
+@lru_cache(maxsize=256)
+def _covariance(p: Parameters, realisation: int, point: Point) -> np.ndarray:
+    """The theory's covariance of the outputs, the same for every width."""
+    theory = wf.prior(_network(p, point), _task(p, realisation), quantities=("output",), progress=False)
+    return theory.output.values
+
+
+def _task(p: Parameters, realisation: int) -> wf.Task:
+    return wf.Task(np.random.default_rng([p.seed, realisation]).normal(size=(p.n_inputs, p.dimension)))
 
 
 def _network(p: Parameters, point: Point) -> Network:

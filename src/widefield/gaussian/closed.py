@@ -45,28 +45,32 @@ def _determinant_jvp(primals, tangents):
     return determinant(q, p, c), p * dq + q * dp - 2 * c * dc
 
 
+def _once(x):
+    """Keep what is computed per node from being computed again for every pair of a fused block."""
+    return jax.lax.optimization_barrier(x)
+
+
 def correlation(q, p, c, exact: bool = False):
     """The correlation and its distance to ±1; zero where a variance vanishes.
 
     ``exact`` takes the three numbers as exact. Otherwise a distance of a few rounding errors counts as none, so that
     duplicate inputs stay duplicates through a deep recursion.
     """
-    positive = (q > 0) & (p > 0)
-    scale = jnp.sqrt(jnp.where(q > 0, q, 1)) * jnp.sqrt(jnp.where(p > 0, p, 1))
-    rho = jnp.where(positive, jnp.clip(c / scale, -1, 1), 0)
+    inverse_q, inverse_p = (_once(jnp.where(v > 0, 1 / jnp.sqrt(jnp.where(v > 0, v, 1)), 0)) for v in (q, p))
+    rho = c * inverse_q * inverse_p
     if exact:
-        gap = determinant(q, p, c) / (scale * scale) / (1 + jnp.abs(rho))
-        return rho, jnp.where(positive, jnp.clip(gap, 0, 1), 1)
+        rho = jnp.clip(rho, -1, 1)
+        gap = determinant(q, p, c) * inverse_q**2 * inverse_p**2 / (1 + jnp.abs(rho))
+        return rho, jnp.where((q > 0) & (p > 0), jnp.clip(gap, 0, 1), 1)
     gap = 1 - jnp.abs(rho)
-    close = gap <= 4 * jnp.finfo(rho.dtype).eps
-    return jnp.where(close, jnp.sign(rho), rho), jnp.where(close, 0, gap)
+    return rho, jnp.where(gap > 4 * jnp.finfo(rho.dtype).eps, gap, 0)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(3,))
 def relu_value(q, p, c, exact=False):
     r""":math:`\frac{\sqrt{qq'}}{2\pi}(\sin\theta + (\pi-\theta)\cos\theta)`, Eq. 49 of Segadlo et al."""
     rho, gap = correlation(q, p, c, exact)
-    return jnp.sqrt(q) * jnp.sqrt(p) * arc(rho, gap) / (2 * math.pi)
+    return _once(jnp.sqrt(q) / (2 * math.pi)) * _once(jnp.sqrt(p)) * arc(rho, gap)
 
 
 @relu_value.defjvp
@@ -122,7 +126,7 @@ def _linear(q, p, c):
 
 
 def _erf(q, p, c):
-    return 2 / math.pi * arcsine(2 * c / (jnp.sqrt(1 + 2 * q) * jnp.sqrt(1 + 2 * p)))
+    return 2 / math.pi * arcsine(c * _once(2 / jnp.sqrt(1 + 2 * q)) * _once(1 / jnp.sqrt(1 + 2 * p)))
 
 
 def _erf_slope(exact: bool, q, p, c):

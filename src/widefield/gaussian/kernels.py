@@ -20,6 +20,8 @@ from widefield.gaussian import closed, rules
 
 Table = dict[str, Array]
 MAX_TERMS = 1024
+CHUNK = 16
+CUT = 1e-13  # of the scale: where an adaptive series stops
 
 
 class AbstractKernel(eqx.Module):
@@ -63,11 +65,14 @@ class SeriesKernel(AbstractKernel):
 
     Error: with :math:`R = \langle\varphi^2\rangle - \sum_{k<K} c_k^2` the tail is at most :math:`|\rho|^K\sqrt{RR'}`,
     by Cauchy–Schwarz. Exact duplicates take :math:`\langle\varphi^2\rangle` itself.
+    An ``adaptive`` series sums only as many terms as the largest correlation of the block needs, which is faster but
+    has no reverse-mode derivative.
     """
 
     activation: Activation = eqx.field(static=True)
     parity: int = eqx.field(static=True)
     n_terms: int = eqx.field(static=True)
+    adaptive: bool = eqx.field(static=True)
     nodes: Float[Array, " node"] | None
     weights: Float[Array, " node"] | None
     basis: Float[Array, "node term"] | None
@@ -101,28 +106,30 @@ class SeriesKernel(AbstractKernel):
         return {"coefficients": coefficients, "norm": norm, "tail": jax.lax.stop_gradient(tail)}
 
     def pair(self, row, column, c, slope):
-        scale = row["deviation"] * column["deviation"]
         rho, gap = closed.correlation(row["variance"], column["variance"], c)
-        reach = jnp.exp(self.n_terms * jnp.log1p(-jnp.minimum(gap, 0.99)))
-        same = (gap == 0) & (rho > 0) & (row["variance"] == column["variance"]) & (scale > 0)
-        rho, reach = rho + 0 * c, jnp.where(same, 0, reach)
-        value, error = self._sum("value", self.parity, row, column, rho, reach, same)
+        same = (gap == 0) & (rho > 0) & (row["variance"] == column["variance"]) & (row["variance"] > 0)
+        rho = rho + 0 * c
+        log_rho = jnp.where(same, -jnp.inf, jnp.log1p(-jnp.minimum(gap, 0.9)))
+        n_terms = jnp.clip(jnp.log(CUT) / jnp.max(log_rho), 1, self.n_terms) if self.adaptive else self.n_terms
+        reach = jnp.exp(n_terms * log_rho)
+        value, error = self._sum("value", self.parity, row, column, rho, reach, same, n_terms)
         derivative = jnp.zeros_like(c)
         if slope:
-            derivative, more = self._sum("slope", -self.parity, row, column, rho, reach, same)
+            derivative, more = self._sum("slope", -self.parity, row, column, rho, reach, same, n_terms)
             error = jnp.maximum(error, more)
         return value, derivative, error
 
-    def _sum(self, name, parity, row, column, rho, reach, same):
+    def _sum(self, name, parity, row, column, rho, reach, same, n_terms):
         a, b = row[f"{name}_coefficients"], column[f"{name}_coefficients"]
-        x = rho * rho if parity else rho
-        total = _horner_pairs(a, b, x)
-        total = total * rho if parity < 0 else total
         norm_a, norm_b = row[f"{name}_norm"], column[f"{name}_norm"]
-        total = jnp.where(same, norm_a + 0 * total, total)
-        tail = row[f"{name}_tail"] * column[f"{name}_tail"] * reach
+        count = jnp.ceil(n_terms / (2 if parity else 1)).astype(int) + 1 if self.adaptive else None
+        total = _horner_pairs(a, b, rho * rho if parity else rho, count)
+        total = jnp.where(same, norm_a + 0 * total, total * rho if parity < 0 else total)
         scale = jnp.sqrt(jnp.where(norm_a > 0, norm_a, 1)) * jnp.sqrt(jnp.where(norm_b > 0, norm_b, 1))
-        return total, jax.lax.stop_gradient(tail / scale)
+        tail = row[f"{name}_tail"] * column[f"{name}_tail"] / scale
+        # Fewer terms than all leave a tail of at most the whole norm times ρ^n.
+        bound = jnp.where(n_terms < self.n_terms, 1.0, tail) if self.adaptive else tail
+        return total, jax.lax.stop_gradient(bound * reach)
 
 
 def _root(q):
@@ -135,18 +142,23 @@ def _terms(parity: int) -> slice:
     return {0: slice(None), 1: slice(0, None, 2), -1: slice(1, None, 2)}[parity]
 
 
-def _horner_pairs(a: Array, b: Array, x: Array) -> Array:
-    """Σ_k a_k b_k x^k, eight terms at a time so that they fuse into one pass over the block."""
-    n = -len(a) % 8
+def _horner_pairs(a: Array, b: Array, x: Array, n_terms: Array | None) -> Array:
+    """Σ_k a_k b_k x^k, sixteen terms at a time so that they fuse into one pass over the block.
+
+    With ``n_terms`` only about that many are summed: faster, but without a reverse-mode derivative.
+    """
+    n = -len(a) % CHUNK
     pad = lambda t: jnp.concatenate([t, jnp.zeros((n, *t.shape[1:]), t.dtype)])[::-1]  # noqa: E731
-    a, b = (pad(t).reshape(-1, 8, *t.shape[1:]) for t in (a, b))
+    a, b = (pad(t).reshape(-1, CHUNK, *t.shape[1:]) for t in (a, b))
 
-    def step(total, ab):
-        for i in range(8):
-            total = total * x + ab[0][i] * ab[1][i]
-        return total, None
+    def step(j, total):
+        rows, columns = a[j], b[j]
+        for i in range(CHUNK):
+            total = total * x + rows[i] * columns[i]
+        return total
 
-    return jax.lax.scan(step, jnp.zeros_like(x), (a, b))[0]
+    first = 0 if n_terms is None else jnp.maximum(0, len(a) - (n_terms + CHUNK - 1) // CHUNK)
+    return jax.lax.fori_loop(first, len(a), step, jnp.zeros_like(x))
 
 
 def _split_nodes(breaks: tuple[float, ...], q):
@@ -179,21 +191,21 @@ def parity_of(activation: Activation) -> int:
 
 
 @lru_cache(maxsize=64)
-def series_kernel(activation: Activation, level: int, dtype: str = "float64") -> SeriesKernel:
+def series_kernel(activation: Activation, level: int, dtype: str, adaptive: bool) -> SeriesKernel:
     """A series that resolves nodes of variance up to 2^level; terms are added until the tail is below 1e-11.
 
     Levels, not variances: the shapes, and so the compiled code, stay the same from call to call. The number of terms
     stops at 1024; what remains beyond that is in the error of each pair.
     """
     if activation.breaks:
-        return SeriesKernel(activation, 0, 256, None, None, None)
+        return SeriesKernel(activation, 0, 256, adaptive, None, None, None)
     parity = parity_of(activation)
     spacing, values = _resolve(activation, 2.0**level)
     z, weight = rules.trapezoid(spacing)
     table = rules.hermite_functions(z, MAX_TERMS)
     n_terms = max(_terms_needed(v, weight, table) for v in values)
     cast = lambda a: jnp.asarray(a, dtype)  # noqa: E731
-    return SeriesKernel(activation, parity, n_terms, cast(z), cast(weight), cast(table[:, :n_terms]))
+    return SeriesKernel(activation, parity, n_terms, adaptive, cast(z), cast(weight), cast(table[:, :n_terms]))
 
 
 def _resolve(activation: Activation, largest: float) -> tuple[float, tuple[np.ndarray, np.ndarray]]:
@@ -218,8 +230,14 @@ def _terms_needed(values: np.ndarray, weight: np.ndarray, table: np.ndarray) -> 
     return min(MAX_TERMS, 16 * math.ceil(n / 16))
 
 
-def kernel_for(activation: Activation, largest: float, dtype: Any = "float64") -> AbstractKernel:
-    """Closed form where there is one, otherwise a series good up to the ``largest`` variance."""
+def kernel_for(
+    activation: Activation, largest: float, dtype: Any = "float64", *, adaptive: bool = False
+) -> AbstractKernel:
+    """Closed form where there is one, otherwise a series good up to the ``largest`` variance.
+
+    ``adaptive`` makes the series faster at the price of its reverse-mode derivative.
+    """
     if closed.has_closed_form(activation):
         return ClosedKernel(activation)
-    return series_kernel(activation, max(-8, math.ceil(math.log2(max(largest, 1e-300)))), np.dtype(dtype).name)
+    level = max(-8, math.ceil(math.log2(max(largest, 1e-300))))
+    return series_kernel(activation, level, np.dtype(dtype).name, adaptive)

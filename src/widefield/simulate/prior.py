@@ -16,7 +16,7 @@ from widefield.simulate.certify import blocks, certify
 from widefield.simulate.cost import Plan, plan
 from widefield.simulate.dense import Dense
 from widefield.simulate.drive import Drive, coordinates
-from widefield.simulate.progress import bar
+from widefield.progress import bar
 from widefield.simulate.record import Layout, Readout, State, draw_readout, layout, record, stored_numbers
 from widefield.simulate.streams import HIDDEN, streams
 from widefield.simulate.tangent import tangent_kernel

@@ -74,6 +74,11 @@ def overlaps(x: Float[Array, "sample state D"], y: Float[Array, "sample_ state D
     return jnp.einsum("iad,jbd->abij", x, y) / x.shape[-1]
 
 
+def equal_overlaps(x: Float[Array, "sample state D"], y: Float[Array, "sample_ state D"]) -> Array:
+    """Input overlaps x·y/D at equal states, shape (state, sample, sample_)."""
+    return jnp.einsum("iad,jad->aij", x, y) / x.shape[-1]
+
+
 def node_variances(
     kernel: AbstractKernel, variances: Variances, power: Float[Array, "driven sample"], dtype: Any = "float64"
 ) -> Float[Array, "depth sample"]:
@@ -140,16 +145,16 @@ def equal_state_block(
         return kernel.pair(row, column, C, tangent)
 
     def step(a, carry):
-        C, theta, error = carry
+        C, earlier, error = carry  # Θ = C + earlier: two outputs that share little work, so neither is computed twice
         value, slope, more = averages(a - 1, C)
-        C = source(a) + variances.weight[a] * value
-        theta = C + variances.weight[a] * slope * theta if tangent else theta
-        return C, theta, jnp.maximum(error, jnp.max(more))
+        earlier = variances.weight[a] * slope * (C + earlier) if tangent else earlier
+        return source(a) + variances.weight[a] * value, earlier, jnp.maximum(error, jnp.max(more))
 
     first = variances.bias[0] + variances.input[0] * drive[0]
-    C, theta, error = jax.lax.fori_loop(1, depth, step, (first, first, jnp.zeros((), first.dtype)))
+    start = first, jnp.zeros_like(first), jnp.zeros((), first.dtype)
+    C, earlier, error = jax.lax.fori_loop(1, depth, step, start)
     value, slope, more = averages(depth - 1, C)
-    readout, tangent_kernel = _read_out(variances, C, theta, value, slope)
+    readout, tangent_kernel = _read_out(variances, C, C + earlier, value, slope)
     return Block(C, value, readout, tangent_kernel, jnp.maximum(error, jnp.max(more)))
 
 
@@ -207,7 +212,7 @@ def output_kernel(
     ``kernel`` comes from `widefield.gaussian.kernel_for`; inputs are (sample, driven state, D).
     """
     require_dtype(dtype, x=x, weight_variance=variances.weight)
-    drive = jnp.einsum("iad,jad->aij", x, x) / x.shape[-1]
+    drive = equal_overlaps(x, x)
     power = jnp.einsum("iad,iad->ai", x, x) / x.shape[-1]
     table = kernel.table(node_variances(kernel, variances, power, dtype))
     block = equal_state_block(kernel, variances, table, table, drive)

@@ -25,6 +25,8 @@ REGRESSION = ("log_evidence", "test_prediction", "test_covariance")
 
 _equal_states = jax.jit(core.equal_state_block, static_argnames="tangent")
 _all_states = jax.jit(core.all_states_block, static_argnames=("sharing", "tangent"))
+_overlaps = jax.jit(core.overlaps)
+_equal_overlaps = jax.jit(core.equal_overlaps)
 _node_variances = jax.jit(core.node_variances, static_argnames="dtype")
 
 
@@ -189,10 +191,10 @@ def resolve_kernel(network: Network, x: np.ndarray, dtype: np.dtype) -> tuple[Ab
     power = jnp.asarray(np.einsum("iad,iad->ai", x, x) / x.shape[-1], dtype)
     largest = float(np.max(network.bias_variances[0] + network.input_variances[0] * np.asarray(power[0])))
     while True:
-        kernel = kernel_for(network.activation, largest, dtype)
+        kernel = kernel_for(network.activation, largest, dtype, adaptive=True)
         q = np.asarray(_node_variances(kernel, variances, power, dtype=dtype.name))
         top = float(q.max())
-        if not np.isfinite(top) or kernel_for(network.activation, top, dtype) is kernel or top <= largest:
+        if not np.isfinite(top) or top <= largest or kernel_for(network.activation, top, dtype, adaptive=True) is kernel:
             return kernel, q
         largest = top
 
@@ -230,9 +232,9 @@ def _tables(kernel: AbstractKernel, q: np.ndarray, tile: int) -> list[dict[str, 
 def _block(network, kernel, tables, x, tile, whole, tangent, rows, columns, careful) -> core.Block:
     """One block of samples; with a ``careful`` kernel every state in turn, outside of jit."""
     variances, sharing = core.variances_of(network, x.dtype), core.sharing_of(network)
-    left, right = (np.take(x, np.minimum(np.arange(r.start, r.start + tile), len(x) - 1), axis=0) for r in (rows, columns))
-    drive = jnp.asarray(_overlaps(left, right, whole))
+    left, right = (_tile(x, r.start, tile) for r in (rows, columns))
     row, column = tables[rows.start // tile], tables[columns.start // tile]
+    drive = _overlaps(left, right) if whole else _equal_overlaps(left, right)
     if careful is None:
         if whole:
             return _all_states(kernel, variances, sharing, row, column, drive, tangent=tangent)
@@ -243,12 +245,10 @@ def _block(network, kernel, tables, x, tile, whole, tangent, rows, columns, care
         return core.equal_state_block(careful, variances, row, column, drive, tangent)
 
 
-def _overlaps(x: np.ndarray, y: np.ndarray, whole: bool) -> np.ndarray:
-    """x·y/D over (state, state_, sample, sample_), or at equal states over (state, sample, sample_)."""
-    n_driven, dimension = x.shape[1:]
-    states = [(a, b) for a in range(n_driven) for b in range(n_driven) if whole or a == b]
-    stacked = np.stack([x[:, a] @ y[:, b].T for a, b in states]) / np.asarray(dimension, x.dtype)
-    return stacked.reshape(n_driven, n_driven, *stacked.shape[1:]) if whole else stacked
+def _tile(x: np.ndarray, start: int, tile: int) -> np.ndarray:
+    """Inputs of one tile, the last one padded by repetition."""
+    part = x[start : start + tile]
+    return np.pad(part, ((0, tile - len(part)), (0, 0), (0, 0)), mode="edge") if len(part) < tile else part
 
 
 def _seconds(n_samples: int, depth: int, whole: bool) -> float:

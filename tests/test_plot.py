@@ -1,0 +1,104 @@
+"""Pictures: drawn for whatever a solution holds, without touching matplotlib's global state, written whole."""
+
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+from PIL import Image
+
+import widefield as wf
+from widefield.plot import style
+from widefield.solution import Certificate, make_solution
+
+PAIRS = ("state", "state_", "sample", "sample_")
+
+
+def covariance(n_states, n_samples):
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(n_states * n_samples, 40))
+    K = (root @ root.T / 40).reshape(n_states, n_samples, n_states, n_samples)
+    return K.transpose(0, 2, 1, 3)
+
+
+def theory(fields, depth=3, make=wf.RNN):
+    return make_solution(fields, Certificate("prior"), make(depth), None)
+
+
+@pytest.mark.parametrize(
+    ("n_states", "n_samples", "n_panels"), [(3, 1, 2), (3, 2, 3), (31, 40, 3), (1, 5, 1), (1, 1, 1)]
+)
+def test_any_number_of_states_and_samples_is_drawn(n_states, n_samples, n_panels):
+    figure = theory({"hidden": (PAIRS, covariance(n_states, n_samples))}, n_states).plot()
+    panels = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
+    assert len(panels) == n_panels
+    assert all(ax.get_xlabel() and ax.get_ylabel() for ax in panels)
+
+
+def test_output_alone_and_ntk_over_several_states_are_drawn():
+    K = covariance(2, 3)
+    assert len(theory({"output": (PAIRS[2:], K[0, 0])}).plot().axes) == 2
+    figure = theory({"output": (PAIRS[2:], K[0, 0]), "ntk": (PAIRS, K)}).plot()
+    assert np.array_equal(figure.axes[1].images[0].get_array(), K[-1, -1])
+
+
+def test_a_simulation_is_drawn_as_its_mean_with_a_tube():
+    K = covariance(4, 1)
+    samples = K + np.arange(5).reshape(-1, 1, 1, 1, 1)
+    figure = theory({"hidden": (("replicate", *PAIRS), samples)}, 4).plot()
+    line = figure.axes[0].lines[0]
+    assert line.get_linestyle() == "None"
+    assert line.get_ydata() == pytest.approx(np.diagonal(K[..., 0, 0]) + 2)
+    assert len(figure.axes[0].collections) == 1
+    assert figure.axes[1].images[0].get_array().data == pytest.approx(K[..., 0, 0] + 2)
+
+
+def test_nothing_to_draw_is_said():
+    with pytest.raises(ValueError, match="no picture for a solution with only loss"):
+        theory({"loss": (("step",), np.ones(3))}).plot()
+
+
+def test_matplotlib_is_left_as_it_was():
+    before = dict(matplotlib.rcParams)
+    theory({"hidden": (PAIRS, covariance(3, 2))}).plot()
+    assert dict(matplotlib.rcParams) == before
+    if "matplotlib.pyplot" in sys.modules:
+        assert sys.modules["matplotlib.pyplot"].get_fignums() == []
+
+
+def test_the_file_has_the_house_resolution_and_is_whole(tmp_path):
+    path = tmp_path / "a.png"
+    figure = theory({"hidden": (PAIRS, covariance(3, 2))}).plot(path)
+    with Image.open(path) as image:
+        assert image.size == tuple(round(inches * style.DPI) for inches in figure.get_size_inches())
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.png"]
+    theory({"hidden": (PAIRS, covariance(3, 2))}).plot(tmp_path / "b.pdf")
+    assert (tmp_path / "b.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "a.png"
+    path.write_text("old")
+
+    def fail(temporary):
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        style.write_whole(path, fail)
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.png"]
+
+
+def test_a_bad_path_is_named(tmp_path):
+    solution = theory({"output": (PAIRS[2:], np.eye(2))})
+    with pytest.raises(ValueError, match=r"\.png, \.pdf or \.svg"):
+        solution.plot(tmp_path / "a.docx")
+    with pytest.raises(ValueError, match="existing folder"):
+        solution.plot(tmp_path / "missing" / "a.png")
+
+
+def test_deep_and_recurrent_never_look_alike():
+    assert style.COLORS["DNN"] != style.COLORS["RNN"]
+    assert style.MARKERS["DNN"] != style.MARKERS["RNN"]
+    assert len(set(style.SERIES)) == len(style.SERIES)
