@@ -4,8 +4,7 @@ Run by the peer environment's Python through ``peer_env.run_case``, which sets t
 variables that make it single-threaded and float64. Does not import widefield. Linux only.
 
 Times are process times. ``compile_seconds`` is the first call minus the fastest later one.
-``memory_mb`` is the peak resident memory minus what is resident after import. It is read from
-/proc: ``ru_maxrss`` starts at the parent's peak, so a large parent would hide the child's memory.
+``memory_mb`` is the peak resident memory minus what is resident after import.
 """
 
 import argparse
@@ -20,17 +19,11 @@ import jax.numpy as jnp
 import neural_tangents as nt
 import numpy as np
 from cases import CASES, N_COMPARED, Case
+from memory import process_mb
 from neural_tangents import stax
 
 QUADRATURE_ORDER = 25  # where neural-tangents' documentation tells users to start
 QUANTITIES = ("nngp", "ntk")
-
-
-def process_mb(field: str) -> float:
-    """A memory field of this process, such as VmRSS (now) or VmHWM (peak), in 10^6 bytes."""
-    with open("/proc/self/status") as status:
-        kilobytes = next(line.split()[1] for line in status if line.startswith(field + ":"))
-    return int(kilobytes) * 1024 / 1e6
 
 
 def limit_memory(gigabytes: float) -> None:

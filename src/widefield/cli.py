@@ -48,15 +48,17 @@ def list_entries() -> int:
     from widefield import gallery
     from widefield.compare import text_table
 
-    rows = [(entry.name, entry.title, entry.source) for entry in gallery.ENTRIES.values()]
-    print(text_table(("name", "what it shows", "source"), rows))
+    rows = [(entry.name, entry.title, entry.source, entry.full_time) for entry in gallery.ENTRIES.values()]
+    print(text_table(("name", "what it shows", "source", "with --full"), rows))
     return OK
 
 
 @gallery_app.command
 def run(
     *names: Annotated[str, Parameter(help="Figures to make; see `widefield gallery list`.")],
-    full: Annotated[bool, Parameter(negative="", help="The published parameters: minutes to hours.")] = False,
+    full: Annotated[
+        bool, Parameter(negative="", help="The published parameters; `gallery list` says how long that takes.")
+    ] = False,
     out: Annotated[Path, Parameter(help="Folder for the PNG, NetCDF and JSON files.")] = Path("figures"),
 ) -> int:
     """Make figures: NAME.png, its data NAME.nc and its agreement numbers NAME.json."""

@@ -14,12 +14,16 @@ __all__ = ["ENTRIES", "Entry", "Result", "find"]
 
 @dataclass(frozen=True)
 class Entry:
-    """A figure of the gallery; ``module`` (imported when it runs) has ``QUICK``, ``FULL`` and ``make``."""
+    """A figure of the gallery; ``module`` (imported when it runs) has ``QUICK``, ``FULL`` and ``make``.
+
+    ``full_time`` says how long the published parameters take on one core; a quick run takes about a minute at most.
+    """
 
     name: str
     title: str
     source: str
     module: str
+    full_time: str
 
     def run(
         self, *, full: bool = False, out: Path = Path("figures"), report: Report = silent, parameters: Any = None
@@ -43,14 +47,33 @@ _SEGADLO = "Segadlo et al. (2022)"
 ENTRIES: dict[str, Entry] = {
     entry.name: entry
     for entry in (
-        Entry("segadlo-1", "One theory for deep and recurrent networks", f"{_SEGADLO}, Fig. 1", "segadlo_1"),
-        Entry("segadlo-2", "Convergence to the theory with width and depth", f"{_SEGADLO}, Fig. 2", "segadlo_2"),
-        Entry("segadlo-3", "Finite-size instability of recurrent networks", f"{_SEGADLO}, Fig. 3", "segadlo_3"),
         Entry(
-            "prior-regression",
-            "Handwritten digits, read out at one state and at every state",
-            f"{_SEGADLO}, Sec. 4.2",
-            "prior_regression",
+            name="segadlo-1",
+            title="One theory for deep and recurrent networks",
+            source=f"{_SEGADLO}, Fig. 1",
+            module="segadlo_1",
+            full_time="15 s",
+        ),
+        Entry(
+            name="segadlo-2",
+            title="Convergence to the theory with width and depth",
+            source=f"{_SEGADLO}, Fig. 2",
+            module="segadlo_2",
+            full_time="a day, can be taken up",
+        ),
+        Entry(
+            name="segadlo-3",
+            title="Finite-size instability of recurrent networks",
+            source=f"{_SEGADLO}, Fig. 3",
+            module="segadlo_3",
+            full_time="15 s",
+        ),
+        Entry(
+            name="prior-regression",
+            title="Handwritten digits, read out at one state and at every state",
+            source=f"{_SEGADLO}, Sec. 4.2",
+            module="prior_regression",
+            full_time="20 min",
         ),
     )
 }

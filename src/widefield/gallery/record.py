@@ -60,10 +60,11 @@ class Result:
 def judged(rows: Iterable[Row]) -> dict[str, Any]:
     """The fields ``numbers``, ``table`` and ``agrees`` of `Made` from rows of a comparison."""
     rows = tuple(rows)
+    verdicts = [row.agrees for row in rows if row.agrees is not None]
     return {
         "numbers": [row.to_dict() for row in rows],
         "table": [HEADER, *(cells(row) for row in rows)],
-        "agrees": all(row.agrees is not False for row in rows),
+        "agrees": all(verdicts) if verdicts else None,
     }
 
 

@@ -22,7 +22,10 @@ BIASES = {"untied": "uncorrelated", "tied": "static"}
 
 @dataclass(frozen=True)
 class Parameters:
-    """g0² = g² = ``variance``, σ² = ``bias_variance``, A = ``depth`` − 1, x ~ N(1, 1) of ``dimension`` entries."""
+    """g0² = g² = ``variance``, σ² = ``bias_variance``, A = ``depth`` − 1, x ~ N(1, 1) of ``dimension`` entries.
+
+    The input is drawn with ``seed``, the networks of the i-th of the four cases with ``seed`` + i.
+    """
 
     width: int = 2000
     depth: int = 31
@@ -52,7 +55,7 @@ def make(parameters: Parameters, *, out: Path, full: bool, report: Report) -> Ma
     data = xr.combine_by_coords(blocks)
     assert isinstance(data, xr.Dataset)
     rows = [row for kind in KINDS for biases in BIASES for row in agreement(data, parameters, kind, biases)]
-    note = "RNN: networks of finite width differ from the theory by O(1/width), more the later the state"
+    note = "RNN: heavy-tailed at this width, and off the theory by O(1/width), more the later the state"
     return Made(draw(data, parameters), data, parameters, notes=(note,), **judged(rows))
 
 

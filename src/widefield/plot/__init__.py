@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from widefield.solution import Solution
 
 N_CURVES = 3
-N_ANNOTATED = 6
+N_ANNOTATED = 4
+N_TICKED = 6
 N_WHOLE_TICKS = 12
 # field: symbol of the covariance between states a, b (first that is present is drawn) and of the matrix over samples
 STATE_FIELDS = {"hidden": "C", "feature": r"\Phi", "readout": "R"}
@@ -74,11 +75,13 @@ def _variance(ax: Axes, solution: "Solution", field: "xr.DataArray", symbol: str
         else:
             ax.plot(states, curve, color=color, label=label)
     low, high = ax.get_ylim()
-    ax.set_ylim(min(low, 0.0) if low < 0.6 * high else low, high)
+    low = min(low, 0.0) if low < 0.6 * high else low
+    ax.set_ylim(low, high + 0.4 * (high - low) * (n_samples > 1))  # room for the legend
     ax.set(xlabel="state $a$", ylabel=rf"variance ${symbol}^{{(a,a)}}_{{\alpha\alpha}}$", title="along the states")
     _whole_ticks(ax, n_states, "x")
     if n_samples > 1:
-        ax.legend(title=f"the first {N_CURVES} of {n_samples} samples" if n_samples > N_CURVES else None)
+        title = f"the first {N_CURVES} of {n_samples} samples" if n_samples > N_CURVES else None
+        ax.legend(title=title, loc="upper center", ncols=N_CURVES, columnspacing=1, handlelength=1.2)
 
 
 def _cross_state(ax: Axes, solution: "Solution", field: "xr.DataArray", symbol: str) -> None:
@@ -112,7 +115,7 @@ def _matrix(ax: Axes, values: np.ndarray, title: str, symbol: str, names: tuple[
 def _whole_ticks(ax: Axes, n: int, which: str) -> None:
     """States and samples are counted: no ticks between whole numbers."""
     if n <= N_WHOLE_TICKS:
-        (ax.set_xticks if which == "x" else ax.set_yticks)(range(0, n, 1 if n <= N_ANNOTATED else 2))
+        (ax.set_xticks if which == "x" else ax.set_yticks)(range(0, n, 1 if n <= N_TICKED else 2))
 
 
 def _ordered(field: "xr.DataArray") -> np.ndarray:

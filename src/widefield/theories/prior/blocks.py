@@ -67,10 +67,13 @@ def _place(array: np.ndarray, target: Target, values: np.ndarray, rows: range, c
             return
         into.append(slice(first - samples.start, last - samples.start))
         out_of.append(slice(first - have.start, last - have.start))
-    if values.ndim == 4:
-        states = (-1,) if target.states is None else target.states
-        states_ = (-1,) if target.states_ is None else target.states_
-        values = values[np.ix_(states, states_)]
-        if target.states is None:
-            values = values[0, 0]
+    if values.ndim == 4 and target.states is None:
+        values = values[-1, -1]
+    elif values.ndim == 4:
+        values = _select(_select(values, target.states, 0), target.states_, 1)
     array[(..., *into)] = values[(..., *out_of)]
+
+
+def _select(values: np.ndarray, states: Sequence[int] | None, axis: int) -> np.ndarray:
+    """Some states along an axis; all of them without a copy."""
+    return values if states is None or len(states) == values.shape[axis] else np.take(values, states, axis)

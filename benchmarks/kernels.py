@@ -1,0 +1,179 @@
+"""Output covariance and tangent kernel against neural-tangents: time, memory, agreement, accuracy."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fresh
+import numpy as np
+import peer_env
+import reference
+import widefield as wf
+from cases import CASES, N_COMPARED, Case
+from memory import process_mb
+from tables import met, number, table
+
+ACCURACY = 1e-10
+REFERENCE_ERROR = 1e-12
+QUANTITIES = {"nngp": "output", "ntk": "ntk"}
+"""The peer's names and ours."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """At least ``speed`` times as fast as the peer under jit, in at most a ``share`` of its memory or ``mb``."""
+
+    speed: float | None = None
+    share: float | None = None
+    mb: float | None = None
+
+    def __str__(self) -> str:
+        parts = (self.speed and f">= {self.speed:g}x", self.share and "1/3 MB", self.mb and f"< {self.mb:g} MB")
+        return ", ".join(part for part in parts if part)
+
+
+TARGETS = {
+    "relu": Target(speed=10, share=1 / 3),
+    "erf": Target(speed=4),
+    "tanh": Target(speed=100),
+    "tanh-large": Target(mb=1000),
+}
+MODES = {"relu": ("jit", "eager", "blocks"), "erf": ("jit", "eager", "blocks"), "tanh": ("jit", "blocks")}
+"""How the peer is called; jit alone where it does not fit in memory."""
+
+
+def ask(case: Case, task: wf.Task) -> wf.Solution:
+    """The case as a question to widefield."""
+    w = case.weight_variance
+    net = wf.DNN(
+        case.n_hidden,
+        case.activation,
+        weight_variance=w,
+        input_variance=w,
+        readout_variance=w,
+        bias_variance=case.bias_variance,
+    )
+    return wf.prior(net, task, quantities=tuple(QUANTITIES.values()), progress=False)
+
+
+def measure(name: str, repeats: int) -> dict[str, Any]:
+    """Times and memory of widefield on one case, and the first samples' kernels."""
+    case = CASES[name]
+    task = wf.Task(case.inputs())
+    before = process_mb("VmRSS")
+    report: dict[str, Any] = dict(fresh.times({name: partial(ask, case, task)}, repeats)[name])
+    report["memory_mb"] = fresh.peak_mb(before)
+    first = np.s_[:N_COMPARED, :N_COMPARED]
+    solution = ask(case, task)
+    return report | {peer: getattr(solution, ours).values[first].tolist() for peer, ours in QUANTITIES.items()}
+
+
+def run(name: str, peer: Path | None) -> dict[str, Any]:
+    """Everything about one case; ``peer`` is the peer's Python. widefield runs before and after it."""
+    ours = fresh.call(measure, name=name, repeats=5)
+    peers = {how: peer_env.run_case(peer, name, how=how) for how in MODES.get(name, ("jit",))} if peer else {}
+    if peers:
+        ours = min(ours, fresh.call(measure, name=name, repeats=5), key=lambda report: report["warm_seconds"])
+    exact = _exact(CASES[name]) if CASES[name].activation == "tanh" else None
+    done = {how: report for how, report in peers.items() if report["status"] == "ok"}
+    row = {
+        "case": name,
+        "widefield": _numbers(ours),
+        "peer": {how: _numbers(report) for how, report in peers.items()},
+        "difference": difference(ours, done["jit"]) if "jit" in done else None,
+        "error": difference(ours, exact) if exact else None,
+        "peer_error": difference(done["jit"], exact) if exact and "jit" in done else None,
+    }
+    return row | {"met": judge(row)}
+
+
+def _numbers(report: dict[str, Any]) -> dict[str, Any]:
+    """A report without its kernels."""
+    return {key: value for key, value in report.items() if key not in QUANTITIES}
+
+
+def _exact(case: Case) -> dict[str, np.ndarray]:
+    """Kernels by brute force, checked against half the spacing on two samples."""
+    exact = reference.kernels(case, N_COMPARED)
+    finer = reference.kernels(case, 2, reference.SPACING / 2)
+    change = difference(finer, {name: kernel[:2, :2] for name, kernel in exact.items()})
+    if max(change.values()) > REFERENCE_ERROR:
+        raise RuntimeError(f"the reference for {case} has not converged: {change}")
+    return exact
+
+
+def difference(kernels: dict[str, Any], others: dict[str, Any]) -> dict[str, float]:
+    """Largest difference of the kernels, relative to the root of the product of the diagonal entries."""
+    found = {}
+    for name in QUANTITIES:
+        kernel, other = np.asarray(kernels[name]), np.asarray(others[name])
+        scale = np.sqrt(np.outer(np.diag(other), np.diag(other)))
+        found[name] = float(np.max(np.abs(kernel - other) / scale))
+    return found
+
+
+def speed(row: dict[str, Any], how: str) -> float | None:
+    """How many times faster than the peer."""
+    theirs = row["peer"].get(how, {}).get("warm_seconds")
+    return theirs and theirs / row["widefield"]["warm_seconds"]
+
+
+def best(row: dict[str, Any]) -> str | None:
+    """The peer's fastest mode."""
+    done = {how: report["warm_seconds"] for how, report in row["peer"].items() if report["status"] == "ok"}
+    return min(done, key=lambda how: done[how]) if done else None
+
+
+def judge(row: dict[str, Any]) -> dict[str, bool | None]:
+    """Which targets were met; None without the peer."""
+    target, memory = TARGETS[row["case"]], row["widefield"]["memory_mb"]
+    answers: dict[str, bool | None] = {}
+    if target.speed:
+        faster = speed(row, "jit")
+        answers["speed"] = None if faster is None else faster >= target.speed
+    if target.share:
+        theirs = row["peer"].get("jit", {}).get("memory_mb")
+        answers["share"] = None if theirs is None else memory <= target.share * theirs
+    if target.mb:
+        answers["mb"] = memory < target.mb
+    if row["error"]:
+        answers["accuracy"] = max(row["error"].values()) <= ACCURACY
+    return answers
+
+
+def show(rows: list[dict[str, Any]]) -> str:
+    """Both tables: speed and memory, then accuracy."""
+    fast = ("case", "s", "compile s", "peer jit s", "peer best s", "ratio jit", "ratio best", "MB", "peer jit MB")
+    title = "Kernels: widefield, and neural-tangents as the peer"
+    speeds = table(title, (*fast, "peer best MB", "target", "met"), map(_speed_cells, rows))
+    header = ("case", "peer - widefield", "widefield error", "peer error", "target", "met")
+    note = "Accuracy: nngp, ntk; error against the trapezoid reference"
+    return speeds + "\n\n" + table(note, header, map(_accuracy_cells, rows))
+
+
+def _speed_cells(row: dict[str, Any]) -> list[Any]:
+    ours, how = row["widefield"], best(row)
+    jit, chosen = row["peer"].get("jit", {}), row["peer"].get(how, {})
+    failed = jit.get("status") if jit.get("status") != "ok" else None
+    return [
+        row["case"],
+        ours["warm_seconds"],
+        ours["compile_seconds"],
+        failed or jit.get("warm_seconds"),
+        f"{number(chosen['warm_seconds'])} {how}" if how else None,
+        speed(row, "jit"),
+        speed(row, how) if how else None,
+        ours["memory_mb"],
+        jit.get("memory_mb"),
+        chosen.get("memory_mb"),
+        str(TARGETS[row["case"]]),
+        met(answer for name, answer in row["met"].items() if name != "accuracy"),
+    ]
+
+
+def _accuracy_cells(row: dict[str, Any]) -> list[str]:
+    pairs = [row[name] for name in ("difference", "error", "peer_error")]
+    cells = [f"{pair['nngp']:.0e}, {pair['ntk']:.0e}" if pair else "–" for pair in pairs]
+    judged = "accuracy" in row["met"]
+    return [row["case"], *cells, f"<= {ACCURACY:.0e}" if judged else "–", met([row["met"].get("accuracy")])]
