@@ -19,6 +19,7 @@ class Activation:
     ``breaks`` are the points where the function or its first derivative jumps: Gaussian integrals are split there.
     ``Activation(jnp.tanh)`` is smooth; a clipped ramp is ``Activation(lambda x: jnp.clip(x, -1, 1), breaks=(-1, 1))``.
     A user's function is saved by name and source text; after `widefield.load` it prints but cannot be evaluated.
+    ``is_named`` marks the library's own functions, whose averages are known in closed form or at least by name.
     """
 
     function: Callable[[Any], Any]
@@ -26,6 +27,7 @@ class Activation:
     name: str = ""
     parameters: tuple[float, ...] = ()
     source: str = field(default="", compare=False, repr=False)
+    is_named: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -36,6 +38,7 @@ class Activation:
         object.__setattr__(self, "breaks", tuple(sorted({float(b) for b in breaks})))
         if not self.name:
             object.__setattr__(self, "name", getattr(self.function, "__name__", "activation"))
+        if not self.is_named and not self.source:
             object.__setattr__(self, "source", _source_of(self.function))
             self._check_elementwise()
 
@@ -52,10 +55,11 @@ class Activation:
     def __call__(self, x: Any) -> Any:
         return self.function(x)
 
-    @property
-    def is_named(self) -> bool:
-        """Whether this is one of the library's own functions (found again by name after loading)."""
-        return self.name in NAMES and self.source == ""
+    def __reduce__(self):
+        """Named activations are found again by name, so that copies and other processes share one function."""
+        if self.is_named:
+            return named, (self.name, self.parameters)
+        return Activation, (self.function, self.breaks, self.name, self.parameters, self.source)
 
     def __str__(self) -> str:
         inside = ", ".join(f"{p:g}" for p in self.parameters)
@@ -80,7 +84,7 @@ def _monomial(x, power):
 @lru_cache
 def leaky_relu(slope: float = 0.01) -> Activation:
     r""":math:`\max(x, 0) + \text{slope}\,\min(x, 0)`."""
-    return Activation(partial(_leaky_relu, slope=float(slope)), (0.0,), "leaky_relu", (float(slope),))
+    return Activation(partial(_leaky_relu, slope=float(slope)), (0.0,), "leaky_relu", (float(slope),), is_named=True)
 
 
 @lru_cache
@@ -88,7 +92,7 @@ def monomial(power: int) -> Activation:
     r""":math:`x^p` for a whole power :math:`p \ge 1`."""
     if isinstance(power, bool) or int(power) != power or not 1 <= power <= 16:
         raise ValueError(f"`power` must be a whole number from 1 to 16, got {power!r}.")
-    return Activation(partial(_monomial, power=int(power)), (), "monomial", (float(power),))
+    return Activation(partial(_monomial, power=int(power)), (), "monomial", (float(power),), is_named=True)
 
 
 def _linear(x):
@@ -108,7 +112,7 @@ def _rbf(x):
 
 
 def _named(name: str, function: Callable, breaks: tuple[float, ...] = ()) -> Activation:
-    return Activation(function, breaks, name)
+    return Activation(function, breaks, name, is_named=True)
 
 
 NAMED: dict[str, Activation] = {
@@ -131,8 +135,8 @@ NAMED: dict[str, Activation] = {
 NAMES = frozenset(NAMED) | {"monomial"}
 
 
-def as_activation(value: str | Activation | Callable) -> Activation:
-    """The activation meant by a name, an `Activation`, or a plain smooth function."""
+def as_activation(value: str | Activation) -> Activation:
+    """The activation meant by a name or an `Activation`."""
     if isinstance(value, Activation):
         return value
     if isinstance(value, str):

@@ -68,6 +68,8 @@ def choose_quantities(
     budget = memory_budget() if budget is None else budget
     if asked is not None:
         asked = (asked,) if isinstance(asked, str) else tuple(asked)
+        if not asked:
+            raise ValueError(f"`quantities` must name at least one of {', '.join(sizes)}.")
         for name in asked:
             checks.choice("quantities", name, sizes)
         need = sum(sizes[name] for name in asked)

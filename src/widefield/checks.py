@@ -9,22 +9,19 @@ import numpy as np
 Array = np.ndarray
 
 
-def reject_tracers(core: str, **values: Any) -> None:
-    """Public functions leave JAX; inside a transformation the pure ``core`` function is the one to call."""
+def reject_tracers(**values: Any) -> None:
+    """Public functions leave JAX; inside a transformation a theory's pure core is the one to call."""
     for name, value in values.items():
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value)):
             raise ValueError(
                 f"`{name}` is a JAX tracer: public functions return NumPy and cannot be traced by "
-                f"jit, grad or vmap. Inside a transformation call the core function `{core}`."
+                "jit, grad or vmap. Inside a transformation call the theory's core, such as widefield.theories.prior.core."
             )
 
 
 def real_array(name: str, value: Any, ndim: Sequence[int], meaning: str) -> tuple[Array, str | None]:
-    """A finite, non-empty float64 copy of ``value`` and, where its dtype changed, a note that says so.
-
-    float32 itself stays float32 here only in the note: the upcast is exact.
-    """
-    reject_tracers("widefield.theories.prior.core", **{name: value})
+    """A finite, non-empty float64 copy of ``value`` and, where its dtype changed, a note that says so."""
+    reject_tracers(**{name: value})
     array = np.asarray(value)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"`{name}` must hold real numbers, got dtype {array.dtype}.")
@@ -34,7 +31,7 @@ def real_array(name: str, value: Any, ndim: Sequence[int], meaning: str) -> tupl
         raise ValueError(f"`{name}` is empty (shape {array.shape}); {meaning} needs at least one entry on every axis.")
     note = None
     if array.dtype != np.float64:
-        note = f"{name}: {array.dtype} input, computed in float64"
+        note = f"{name}: {array.dtype} input, upcast to float64"
     array = np.array(array, dtype=np.float64)
     if not np.isfinite(array).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
@@ -54,13 +51,21 @@ def nonnegative(name: str, value: Any, *, positive: bool = False) -> float:
     """``value`` as a finite float that is not negative (or, with ``positive``, larger than zero)."""
     kind = "positive" if positive else "non-negative"
     message = f"`{name}` must be a finite {kind} number, got {value!r}."
-    reject_tracers("widefield.theories.prior.core", **{name: value})
+    reject_tracers(**{name: value})
     try:
         number = float(value)
     except (TypeError, ValueError):
         raise ValueError(message) from None
     if not np.isfinite(number) or number < 0 or (positive and number == 0):
         raise ValueError(message)
+    return number
+
+
+def tolerance(name: str, value: Any, floor: float, dtype: str = "float64") -> float:
+    """``value`` as a relative tolerance below one that ``dtype`` can reach."""
+    number = nonnegative(name, value, positive=True)
+    if not floor <= number < 1:
+        raise ValueError(f"`{name}` must lie between {floor:g}, which {dtype} can reach, and 1, got {value!r}.")
     return number
 
 

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,16 +46,17 @@ class Certificate:
     """What a result was made with, and how well it satisfies its own equations.
 
     ``residual`` is re-evaluated after the solve, relative to the natural scale of each equation; ``error`` is the
-    largest error estimate met on the way, on the same scale.
+    largest error estimate met on the way, on the same scale. None means that there is no such thing: a simulation
+    solves no equation. ``diagnostics`` are further numbers of a theory or sampler.
     """
 
-    __pydantic_config__ = ConfigDict(ser_json_inf_nan="strings", extra="forbid")
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     theory: str
     status: Status = Status.success
-    residual: float = 0.0
-    tolerance: float = 0.0
-    error: float = 0.0
+    residual: float | None = None
+    tolerance: float | None = None
+    error: float | None = None
     steps: int = 0
     seed: int | None = None
     dtype: str = "float64"
@@ -63,14 +65,24 @@ class Certificate:
     versions: dict[str, str] = field(default_factory=lambda: _versions())
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    diagnostics: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", plain(self.options))
+        object.__setattr__(self, "diagnostics", plain(self.diagnostics))
 
     def __str__(self) -> str:
-        lines = [f"{self.theory}: {self.status.name} ({self.status.value})"]
-        lines.append(f"  residual   {self.residual:.1e} (tolerance {self.tolerance:.1e}), error estimate {self.error:.1e}")
+        advice = "" if self.status is Status.success and self.residual is None else f" ({self.status.value})"
+        lines = [f"{self.theory}: {self.status.name}{advice}"]
+        measured = [("residual", self.residual), ("tolerance", self.tolerance), ("error estimate", self.error)]
+        shown = ", ".join(f"{name} {value:.1e}" for name, value in measured if value is not None)
+        if shown:
+            lines.append(f"  measured   {shown}")
         options = ", ".join(f"{k}={v}" for k, v in self.options.items())
         seed = "" if self.seed is None else f", seed {self.seed}"
         lines.append(f"  made with  {options or 'defaults'}{seed}, {self.dtype}, {self.wall_time:.2f} s")
         lines += [f"  note       {note}" for note in self.notes]
+        lines += [f"  measured   {name} {value}" for name, value in self.diagnostics.items()]
         if self.left_out:
             lines.append(f"  left out   {', '.join(self.left_out)}")
         return "\n".join(lines)
@@ -94,7 +106,9 @@ class Solution:
     task: Task | None = None
 
     def __getattr__(self, name: str) -> "xr.DataArray":
-        if not name.startswith("_") and name in self.data:
+        if name.startswith("_") or name in ("data", "certificate"):  # not there yet while a copy is being made
+            raise AttributeError(name)
+        if name in self.data:
             return self.data[name]
         have = ", ".join(map(str, self.data.data_vars))
         hint = ""
@@ -111,7 +125,7 @@ class Solution:
         return self.certificate.status
 
     @property
-    def residual(self) -> float:
+    def residual(self) -> float | None:
         """The residual, re-evaluated after the solve."""
         return self.certificate.residual
 
@@ -144,16 +158,26 @@ class Solution:
 
 
 def make_solution(
-    fields: Fields, certificate: Certificate, network: Network, task: Task | None, *, throw: bool = True
+    fields: Fields,
+    certificate: Certificate,
+    network: Network,
+    task: Task | None,
+    *,
+    coords: Mapping[str, Any] | None = None,
+    throw: bool = True,
 ) -> Solution:
-    """A Solution from named (dims, array) pairs; raises `SolveError` where the status is not success."""
+    """A Solution from named (dims, array) pairs; raises `SolveError` where the status is not success.
+
+    States, steps and replicates are counted from 0 and layers from 1; ``coords`` adds others or replaces these.
+    """
     import xarray as xr
 
-    counted = ("state", "layer", "step", "replicate")
+    first = {"state": 0, "layer": 1, "step": 0, "replicate": 0}
     arrays = {name: (dims, np.asarray(value)) for name, (dims, value) in fields.items()}
     sizes = {dim: n for dims, value in arrays.values() for dim, n in zip(dims, value.shape, strict=True)}
-    coords = {dim: np.arange(n) for dim, n in sizes.items() if dim.rstrip("_") in counted}
-    solution = Solution(_as_fields(xr.Dataset(arrays, coords=coords), arrays), certificate, network, task)
+    counted = {d: first[d.rstrip("_")] + np.arange(n) for d, n in sizes.items() if d.rstrip("_") in first}
+    data = xr.Dataset(arrays, coords=counted | dict(coords or {}))
+    solution = Solution(_as_fields(data, arrays), certificate, network, task)
     if throw and certificate.status is not Status.success:
         raise SolveError(f"{certificate}\n(throw=False returns what was reached.)", solution)
     return solution
@@ -164,9 +188,17 @@ def _as_fields(data: "xr.Dataset", names: Iterable[str]) -> "xr.Dataset":
     return data.reset_coords([name for name in names if name in data.coords])
 
 
-def with_certificate(solution: Solution, **changes: Any) -> Solution:
-    """The same data under a changed certificate."""
-    return replace(solution, certificate=replace(solution.certificate, **changes))
+def plain(value: Any) -> Any:
+    """``value`` as numbers, words, lists and dicts, as a file keeps it; functions by name."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, str | bool | int | float | None):
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, Iterable):
+        return [plain(v) for v in value]
+    return getattr(value, "__name__", repr(value))
 
 
 def load(path: str | os.PathLike) -> Solution:
@@ -185,7 +217,8 @@ def load(path: str | os.PathLike) -> Solution:
     if attrs.get("format") != FORMAT:
         raise ValueError(f"`path` is not a file of format {FORMAT}: {str(path)!r} has {attrs.get('format')!r}.")
     network = _network_from(json.loads(attrs["network"]))
-    certificate = TypeAdapter(Certificate).validate_json(attrs["certificate"])
+    stored = json.loads(attrs["certificate"])
+    certificate = TypeAdapter(Certificate).validate_python(stored | {"status": Status[stored["status"]]})
     task = _task_from(groups["task"]) if "task" in groups else None
     return Solution(_as_fields(groups["solution"], json.loads(attrs["fields"])), certificate, network, task)
 
@@ -202,7 +235,7 @@ def _write(solution: Solution, path: Path) -> Path:
     tree.attrs = {
         "format": FORMAT,
         "fields": json.dumps([str(name) for name in solution.data.data_vars]),
-        "certificate": TypeAdapter(Certificate).dump_json(solution.certificate).decode(),
+        "certificate": json.dumps(asdict(solution.certificate) | {"status": solution.status.name}),
         "network": json.dumps(_network_dict(solution.network)),
     }
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
@@ -271,5 +304,6 @@ def _range_of(values: np.ndarray) -> str:
     return f"{np.min(values):.4g} … {np.max(values):.4g}"
 
 
+@lru_cache
 def _versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in ("widefield", "jax", "numpy", "scipy")}

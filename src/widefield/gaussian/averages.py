@@ -1,5 +1,6 @@
 """One call for any pair average: picks the road, and never returns a value without an error estimate."""
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -54,6 +55,7 @@ def expectation(
     """
     activation = as_activation(activation)
     checks.choice("method", method, ("auto", "closed", "series", "quadrature"))
+    rtol = checks.tolerance("rtol", rtol, 1e-13)
     orders = _orders(orders)
     q, p, c = _pairs(variance, variance_, covariance)
     shape = q.shape
@@ -125,19 +127,19 @@ def _numerical(activation: Activation, orders: tuple[int, int], q, p, c, method:
         raise ValueError(f"`method` must not be 'series' for orders {orders}: only (0, 0) and (1, 1) have one.")
     if method != "quadrature" and smooth_orders:
         value, error, scale = _series(activation, orders, q, p, c)
-    if method == "series":
-        return value, error, "series"
     rest = error > rtol * scale
-    if not rest.any():
-        return value, error, "series"
-    value[rest], error[rest] = quadrature.average(activation, orders, q[rest], p[rest], c[rest])
-    scale = _scales(activation, orders, q, p, value)
-    _check_accuracy(activation, error, scale, rtol, q, p, c)
-    return value, error, "quadrature" if rest.all() else "series and quadrature"
+    used = "series"
+    if rest.any() and method != "series":
+        value[rest], error[rest] = quadrature.average(activation, orders, q[rest], p[rest], c[rest])
+        scale = _scales(activation, orders, q, p, value)
+        used = "quadrature" if rest.all() else "series and quadrature"
+    _check_accuracy(activation, value, error, scale, rtol, q, p, c)
+    return value, error, used
 
 
 def _series(activation: Activation, orders: tuple[int, int], q, p, c):
-    kernel = kernels.kernel_for(activation, float(max(q.max(), p.max())))
+    level = max(-8, math.ceil(math.log2(max(q.max(), p.max(), 1e-300))))
+    kernel = kernels.series_kernel(activation, level, "float64", False)
     value, slope, error, row, column = _series_pairs(kernel, q, p, c)
     name = "slope" if orders == (1, 1) else "value"
     scale = np.sqrt(np.asarray(row[f"{name}_norm"]) * np.asarray(column[f"{name}_norm"]))
@@ -151,9 +153,9 @@ def _series_pairs(kernel, q, p, c):
 
 
 def _scales(activation: Activation, orders: tuple[int, int], q, p, value) -> np.ndarray:
-    """√(<f²><g²>) where both are finite; the value itself where a delta function makes them infinite."""
-    if activation.breaks and max(orders) > 1:
-        return np.abs(value)
+    """√(<f²><g²>) where both are finite; infinite where a delta function makes them so."""
+    if any(quadrature.factor(activation, order).deltas for order in orders):
+        return np.full_like(value, np.inf)
     norms = []
     for order, v in zip(orders, (q, p), strict=True):
         unique, back = np.unique(v, return_inverse=True)
@@ -161,9 +163,10 @@ def _scales(activation: Activation, orders: tuple[int, int], q, p, value) -> np.
     return np.sqrt(norms[0] * norms[1])
 
 
-def _check_accuracy(activation, error, scale, rtol, q, p, c) -> None:
-    worst = int(np.argmax(np.where(error > rtol * scale, error, -1)))
-    if np.isfinite(error).all() and error[worst] > rtol * scale[worst]:
+def _check_accuracy(activation, value, error, scale, rtol, q, p, c) -> None:
+    excess = error - rtol * scale
+    worst = int(np.argmax(excess))
+    if np.isfinite(value).all() and not excess[worst] <= 0:
         raise SolveError(
             f"The average of {activation} is known only to {error[worst]:.1e} (scale {scale[worst]:.1e}, asked "
             f"rtol={rtol:g}) at variance {q[worst]:g}, variance_ {p[worst]:g}, covariance {c[worst]:g}. Name every "

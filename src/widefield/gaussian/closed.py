@@ -142,19 +142,28 @@ def _gelu(q, p, c):
     return c / 4 + (c * arcsine(c / (jnp.sqrt(A) * jnp.sqrt(B))) + rest) / (2 * math.pi)
 
 
+@jax.custom_jvp
 def _sine(q, p, c):
-    mean = 0.5 * (q + p)
-    positive = c >= 0
-
-    def branch(c):
-        return -0.5 * jnp.exp(c - mean) * jnp.expm1(-2 * c)
-
-    return jnp.where(positive, branch(jnp.where(positive, c, 0)), -branch(jnp.where(positive, 0, -c)))
+    size = jnp.abs(c)
+    return jnp.where(c < 0, 0.5, -0.5) * jnp.exp(size - 0.5 * (q + p)) * jnp.expm1(-2 * size)
 
 
+@jax.custom_jvp
 def _cosine(q, p, c):
     mean = 0.5 * (q + p)
     return 0.5 * (jnp.exp(c - mean) + jnp.exp(-c - mean))
+
+
+@_sine.defjvp
+def _sine_jvp(primals, tangents):
+    (q, p, c), (dq, dp, dc) = primals, tangents
+    return _sine(q, p, c), _cosine(q, p, c) * dc - 0.5 * _sine(q, p, c) * (dq + dp)
+
+
+@_cosine.defjvp
+def _cosine_jvp(primals, tangents):
+    (q, p, c), (dq, dp, dc) = primals, tangents
+    return _cosine(q, p, c), _sine(q, p, c) * dc - 0.5 * _cosine(q, p, c) * (dq + dp)
 
 
 def _rbf(q, p, c):

@@ -16,11 +16,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from widefield.activation import Activation
-from widefield.gaussian import closed, rules
+from widefield.gaussian import closed, quadrature, rules
 
 Table = dict[str, Array]
 MAX_TERMS = 1024
 CHUNK = 16
+SPLIT_TERMS, SPLIT_NODES = 256, 32  # for activations with breaks
+RESOLVED = 3e-13  # change of the coefficients, relative to the norm, that counts as none
 CUT = 1e-13  # of the scale: where an adaptive series stops
 
 
@@ -65,6 +67,8 @@ class SeriesKernel(AbstractKernel):
 
     Error: with :math:`R = \langle\varphi^2\rangle - \sum_{k<K} c_k^2` the tail is at most :math:`|\rho|^K\sqrt{RR'}`,
     by Cauchy–Schwarz. Exact duplicates take :math:`\langle\varphi^2\rangle` itself.
+    ``unresolved`` is what the nodes miss of the coefficients at the largest variance; it adds to the error. A function
+    that jumps has a delta function in its slope (not ``smooth_slope``), of which the series knows nothing.
     An ``adaptive`` series sums only as many terms as the largest correlation of the block needs, which is faster but
     has no reverse-mode derivative.
     """
@@ -73,6 +77,8 @@ class SeriesKernel(AbstractKernel):
     parity: int = eqx.field(static=True)
     n_terms: int = eqx.field(static=True)
     adaptive: bool = eqx.field(static=True)
+    smooth_slope: bool = eqx.field(static=True)
+    unresolved: float = eqx.field(static=True)
     nodes: Float[Array, " node"] | None
     weights: Float[Array, " node"] | None
     basis: Float[Array, "node term"] | None
@@ -80,7 +86,7 @@ class SeriesKernel(AbstractKernel):
     def table(self, q):
         value, slope = self.activation.function, jax.vmap(jax.grad(self.activation.function))
         slope_of = lambda x: slope(x.reshape(-1)).reshape(x.shape)  # noqa: E731
-        table = {"variance": q, "deviation": _root(q)}
+        table = {"variance": q}
         for name, function, parity in (("value", value, self.parity), ("slope", slope_of, -self.parity)):
             table |= {f"{name}_{key}": leaf for key, leaf in self._expand(function, q, parity).items()}
         return table
@@ -129,7 +135,8 @@ class SeriesKernel(AbstractKernel):
         tail = row[f"{name}_tail"] * column[f"{name}_tail"] / scale
         # Fewer terms than all leave a tail of at most the whole norm times ρ^n.
         bound = jnp.where(n_terms < self.n_terms, 1.0, tail) if self.adaptive else tail
-        return total, jax.lax.stop_gradient(bound * reach)
+        blind = jnp.inf if name == "slope" and not self.smooth_slope else self.unresolved
+        return total, jax.lax.stop_gradient(bound * reach + blind)
 
 
 def _root(q):
@@ -161,11 +168,11 @@ def _horner_pairs(a: Array, b: Array, x: Array, n_terms: Array | None) -> Array:
     return jax.lax.fori_loop(first, len(a), step, jnp.zeros_like(x))
 
 
-def _split_nodes(breaks: tuple[float, ...], q):
+def _split_nodes(breaks: tuple[float, ...], q, n_nodes: int = SPLIT_NODES):
     """Nodes on panels that end at the breaks, which lie elsewhere for every variance."""
     safe = jnp.where(q > 0, q, 1)
     centers = jnp.asarray(breaks, q.dtype) / jnp.sqrt(safe)[..., None]
-    return rules.panels(jax.lax.stop_gradient(rules.edges(centers, rules.REACH, 8, jnp)), 32, jnp)
+    return rules.panels(jax.lax.stop_gradient(rules.edges(centers, rules.REACH, 8, jnp)), n_nodes, jnp)
 
 
 def _project(values, z, n_terms):
@@ -195,37 +202,59 @@ def series_kernel(activation: Activation, level: int, dtype: str, adaptive: bool
     """A series that resolves nodes of variance up to 2^level; terms are added until the tail is below 1e-11.
 
     Levels, not variances: the shapes, and so the compiled code, stay the same from call to call. The number of terms
-    stops at 1024; what remains beyond that is in the error of each pair.
+    stops at 1024; what remains beyond that, and what the nodes cannot resolve, is in the error of each pair.
     """
-    if activation.breaks:
-        return SeriesKernel(activation, 0, 256, adaptive, None, None, None)
-    parity = parity_of(activation)
-    spacing, values = _resolve(activation, 2.0**level)
-    z, weight = rules.trapezoid(spacing)
-    table = rules.hermite_functions(z, MAX_TERMS)
-    n_terms = max(_terms_needed(v, weight, table) for v in values)
-    cast = lambda a: jnp.asarray(a, dtype)  # noqa: E731
-    return SeriesKernel(activation, parity, n_terms, adaptive, cast(z), cast(weight), cast(table[:, :n_terms]))
+    with jax.enable_x64(True):
+        smooth_slope = not quadrature.factor(activation, 1).deltas
+        if activation.breaks:
+            unresolved = _split_discrepancy(activation, 2.0**level)
+            return SeriesKernel(activation, 0, SPLIT_TERMS, adaptive, smooth_slope, unresolved, None, None, None)
+        spacing, n_terms, unresolved = _resolve(activation, 2.0**level)
+        z, weight = rules.trapezoid(spacing)
+        table = rules.hermite_functions(z, n_terms)
+        arrays = (np.asarray(a, dtype) for a in (z, weight, table))
+        return SeriesKernel(activation, parity_of(activation), n_terms, adaptive, smooth_slope, unresolved, *arrays)
 
 
-def _resolve(activation: Activation, largest: float) -> tuple[float, tuple[np.ndarray, np.ndarray]]:
-    """The widest spacing at which the norms of φ and φ' no longer change when it is halved."""
+def _resolve(activation: Activation, q: float) -> tuple[float, int, float]:
+    """The widest spacing at which the coefficients of φ and φ' no longer change when it is halved.
+
+    Returns it with the number of terms and what still changes, relative to the norm. Norms alone would not do: they
+    converge for a kink that sits on a node, while the coefficients do not.
+    """
+    functions = quadrature.factor(activation, 0).function, quadrature.factor(activation, 1).function
     for spacing in rules.SPACINGS:
         z, weight = rules.trapezoid(spacing / 2)
-        x = jnp.asarray(math.sqrt(largest) * z)
-        values = np.asarray(activation.function(x)), np.asarray(jax.vmap(jax.grad(activation.function))(x))
-        fine = [np.sum(weight * v * v) for v in values]
-        coarse = [2 * np.sum(weight[::2] * v[::2] ** 2) for v in values]
-        if np.allclose(coarse, fine, rtol=1e-14, atol=0):
-            break
-    return spacing, tuple(v[::2] for v in values)  # type: ignore[return-value]
+        table = rules.hermite_functions(z, MAX_TERMS)
+        n_terms, change = 0, 0.0
+        for values in (f(math.sqrt(q) * z) for f in functions):
+            fine = (weight * values) @ table
+            norm = np.sum(weight * values**2)
+            coarse = 2 * (weight[::2] * values[::2]) @ table[::2]
+            n_terms = max(n_terms, _terms_needed(fine**2, norm))
+            difference = (fine - coarse)[:n_terms]
+            change = max(change, float(np.linalg.norm(difference) / math.sqrt(norm)) if norm > 0 else 0.0)
+        if change < RESOLVED:
+            return spacing, n_terms, 0.0
+    return spacing, n_terms, 4 * change
 
 
-def _terms_needed(values: np.ndarray, weight: np.ndarray, table: np.ndarray) -> int:
-    squares = ((weight * values) @ table) ** 2
-    norm = np.sum(weight * values**2)
-    left = norm - np.cumsum(squares)
-    enough = np.flatnonzero(left <= 1e-11 * norm)
+def _split_discrepancy(activation: Activation, q: float) -> float:
+    """How much the coefficients on panels split at the breaks change with fewer nodes, where that matters."""
+    changes = []
+    for order in (0, 1):
+        function = quadrature.factor(activation, order).function
+        coefficients = []
+        for n_nodes in (SPLIT_NODES, SPLIT_NODES - 8):
+            z, weight = (np.asarray(a) for a in _split_nodes(activation.breaks, jnp.asarray(q), n_nodes))
+            coefficients.append((weight * function(math.sqrt(q) * z)) @ rules.hermite_functions(z, SPLIT_TERMS))
+        size = np.linalg.norm(coefficients[0])
+        changes.append(float(np.linalg.norm(np.subtract(*coefficients)) / size) if size > 0 else 0.0)
+    return 0.0 if max(changes) < RESOLVED else 4 * max(changes)
+
+
+def _terms_needed(squares: np.ndarray, norm: float) -> int:
+    enough = np.flatnonzero(norm - np.cumsum(squares) <= 1e-11 * norm)
     n = int(enough[0]) + 2 if len(enough) else MAX_TERMS
     return min(MAX_TERMS, 16 * math.ceil(n / 16))
 

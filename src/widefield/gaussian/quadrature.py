@@ -62,9 +62,16 @@ def _jump(activation: Activation, order: int, x: float) -> float:
     return jump if abs(jump) > 1e-12 else 0.0
 
 
-def _levels(scale: float, kinked: bool) -> int:
-    """Halvings towards a centre: down to 1e-9 at a kink, to a fraction of 1/scale for a smooth function."""
-    return 34 if kinked else 2 * math.ceil((math.log2(max(scale, 1.0)) + 4) / 2)
+def _levels(scale: float) -> int:
+    """Halvings towards a centre, down to a fraction of the 1/scale on which a smooth function changes."""
+    return 2 * math.ceil((math.log2(max(scale, 1.0)) + 4) / 2)
+
+
+def _outer_levels(scale: float, kinked: bool, tau: float) -> int:
+    """The same for the outer integral: near ρ = ±1 it sees the kink of the other factor on the scale √(1 − ρ²)."""
+    if not kinked or tau > 0.1:
+        return _levels(scale)
+    return 34 if tau < 1e-3 else max(16, _levels(scale))
 
 
 def _correlation(q: float, p: float, c: float) -> tuple[float, float]:
@@ -85,16 +92,17 @@ def _conditional(g: Factor, mean: np.ndarray, deviation: float, n_nodes: int, le
     return np.sum(weight * g.function(mean[:, None] + deviation * z), axis=-1)
 
 
-def _average(f: Factor, g: Factor, levels: tuple[int, int], n_nodes: int, q, p, rho, tau) -> tuple[float, float]:
-    """<f(a) g(b)> for one pair without delta functions, and what may lie beyond the reach."""
+def _average(f: Factor, g: Factor, levels: tuple[int, int], n_nodes: int, q, p, rho, tau) -> np.ndarray:
+    """<f(a) g(b)> for one pair without delta functions, its absolute size, and what may lie beyond the reach."""
     a, b = math.sqrt(q), math.sqrt(p)
     own = [x / a for x in f.breaks if a > 0]
     other = [x / (b * rho) for x in g.breaks if b * rho != 0]
     z, weight = rules.panels(rules.edges(np.sort(np.asarray([*own, *other] or [0.0])), REACH, levels[0]), n_nodes)
     values = f.function(a * z)
-    total = np.sum(weight * values * _conditional(g, rho * b * z, b * tau, n_nodes, levels[1]))
+    inner = _conditional(g, rho * b * z, b * tau, n_nodes, levels[1])
     edge = np.abs(values[[0, -1]]).max() * math.exp(-0.5 * REACH**2) * np.abs(g.function(b * z[[0, -1]])).max()
-    return float(total), float(edge)
+    size = np.sqrt(np.sum(weight * values**2) * np.sum(weight * np.abs(inner) ** 2))
+    return np.asarray([np.sum(weight * values * inner), size, edge])
 
 
 def _spike(x: float, q: float) -> float:
@@ -104,31 +112,32 @@ def _spike(x: float, q: float) -> float:
     return math.exp(-0.5 * x * x / q) / math.sqrt(2 * math.pi * q)
 
 
-def _spikes(f: Factor, g: Factor, level: int, q, p, rho, tau) -> float:
-    """What the delta functions at the breaks add."""
+def _spikes(f: Factor, g: Factor, level: int, n_nodes: int, q, p, rho, tau) -> np.ndarray:
+    """What the delta functions at the breaks add, and the absolute size of their terms."""
     a, b = math.sqrt(q), math.sqrt(p)
-    total = 0.0
+    terms = [0.0]
     for x, jump in f.deltas:
         mean = np.asarray([rho * b * x / a])
-        total += jump * _spike(x, q) * float(_conditional(g, mean, b * tau, NODES[1], level)[0])
-        total += sum(jump * k * _spike(x, q) * _spike(y - rho * b * x / a, p * tau * tau) for y, k in g.deltas)
+        terms.append(jump * _spike(x, q) * float(_conditional(g, mean, b * tau, n_nodes, level)[0]))
+        terms += [jump * k * _spike(x, q) * _spike(y - rho * b * x / a, p * tau * tau) for y, k in g.deltas]
     for y, jump in g.deltas:
         mean = np.asarray([rho * a * y / b])
-        total += jump * _spike(y, p) * float(_conditional(f, mean, a * tau, NODES[1], level)[0])
-    return total
+        terms.append(jump * _spike(y, p) * float(_conditional(f, mean, a * tau, n_nodes, level)[0]))
+    # A centre at ρx against a break at x is known to a rounding, which counts on the scale √(1 − ρ²).
+    magnified = 1 + max([abs(x) for x in (*f.breaks, *g.breaks)], default=0.0) / max(min(a, b) * tau, EPS) ** 2
+    return np.asarray([sum(terms), sum(map(abs, terms)) * magnified])
 
 
 def average(activation: Activation, orders: tuple[int, int], q, p, c) -> tuple[np.ndarray, np.ndarray]:
     """Values and error estimates of <φ^(i)(a) φ^(j)(b)> for one-dimensional arrays of pairs."""
     f, g = factor(activation, orders[0]), factor(activation, orders[1])
     scale = math.sqrt(max(float(np.max(q)), float(np.max(p)), 1e-300))
-    levels = _levels(scale, bool(activation.breaks)), _levels(scale, False)
     value, error = np.empty(len(q)), np.empty(len(q))
     for i, triple in enumerate(zip(q, p, c, strict=True)):
         pair = (float(q[i]), float(p[i]), *_correlation(*map(float, triple)))
-        coarse, _ = _average(f, g, levels, NODES[0], *pair)
-        fine, edge = _average(f, g, levels, NODES[1], *pair)
-        spikes = _spikes(f, g, levels[1], *pair)
-        value[i] = fine + spikes
-        error[i] = abs(fine - coarse) + edge + 32 * EPS * (abs(fine) + abs(spikes))
+        levels = _outer_levels(scale, bool(activation.breaks), pair[-1]), _levels(scale)
+        coarse, fine = (_average(f, g, levels, n, *pair) for n in NODES)
+        spikes, more = (_spikes(f, g, levels[1], n, *pair) for n in reversed(NODES))
+        value[i] = fine[0] + spikes[0]
+        error[i] = abs(fine[0] - coarse[0]) + abs(spikes[0] - more[0]) + fine[2] + 32 * EPS * (fine[1] + spikes[1])
     return value, error

@@ -11,6 +11,9 @@ from widefield.gaussian.kernels import AbstractKernel, SeriesKernel
 from widefield.solution import SolveError
 
 
+_pair = jax.jit(lambda series, row, column, c, slope: series.pair(row, column, c, slope), static_argnums=4)
+
+
 class RefinedKernel(AbstractKernel):
     """Runs on concrete arrays only (under `jax.disable_jit`), because which pairs are doubtful depends on values."""
 
@@ -26,9 +29,9 @@ class RefinedKernel(AbstractKernel):
 
     def pair(self, row, column, c, slope):
         with jax.disable_jit(False):
-            value, derivative, error = jax.jit(self.series.pair, static_argnums=3)(row, column, c, slope)
+            value, derivative, error = _pair(self.series, row, column, c, slope)
             shape = jnp.broadcast_shapes(c.shape, row["variance"].shape, column["variance"].shape)
-            doubtful = np.broadcast_to(np.asarray(error) > self.rtol, shape)
+            doubtful = np.broadcast_to(~(np.asarray(error) <= self.rtol), shape)
             if not doubtful.any():
                 return value, derivative, error
             q, p, pairs = (np.broadcast_to(np.asarray(v), shape)[doubtful] for v in (row["variance"], column["variance"], c))
@@ -44,9 +47,10 @@ class RefinedKernel(AbstractKernel):
             return done[0], done[1] if slope else derivative, jnp.asarray(error)
 
     def _check(self, error: np.ndarray) -> None:
-        if not np.nanmax(error) <= self.rtol:
+        worst = np.max(error)
+        if not worst <= self.rtol:
             raise SolveError(
-                f"Averages of {self.activation} are known only to {np.nanmax(error):.1e} of their scale (asked "
+                f"Averages of {self.activation} are known only to {worst:.1e} of their scale (asked "
                 f"rtol={self.rtol:g}). Name every point where the function or its derivative jumps in "
                 "Activation(breaks=...), lower the variances, or raise rtol."
             )

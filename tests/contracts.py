@@ -1,0 +1,132 @@
+"""The list that every theory passes. A theory's test file brings its core functions, its call and its question."""
+
+import tracemalloc
+
+import jax
+import numpy as np
+import pytest
+
+import widefield as wf
+from widefield import boundary
+
+
+def assert_same(first, second, *, rtol=1e-12):
+    """Two trees of arrays, each leaf relative to its own largest entry."""
+    leaves, leaves_ = jax.tree.leaves(first), jax.tree.leaves(second)
+    assert len(leaves) == len(leaves_)
+    for a, b in zip(leaves, leaves_, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=rtol * np.max(np.abs(b), initial=1e-300))
+
+
+def assert_jit_is_plain(core, *args):
+    """Compiling changes nothing but roundings."""
+    assert_same(jax.jit(core)(*args), core(*args))
+
+
+def assert_vmap_is_loop(core, *batch):
+    """``batch`` has a leading axis on every leaf."""
+    compiled = jax.jit(core)
+    rows = [compiled(*jax.tree.map(lambda leaf, i=i: leaf[i], batch)) for i in range(len(jax.tree.leaves(batch)[0]))]
+    assert_same(jax.jit(jax.vmap(core))(*batch), jax.tree.map(lambda *leaves: np.stack(leaves), *rows))
+
+
+def assert_gradient_is_difference(core, *args, step=1e-4, rtol=1e-7, n_directions=3):
+    """Reverse and forward derivatives of a random projection of the outputs against fourth-order differences.
+
+    The projection has no symmetry, so that a derivative given to the wrong one of two equal inputs is seen.
+    """
+    rng = np.random.default_rng(0)
+    normal_like = lambda tree: jax.tree.map(lambda leaf: rng.normal(size=np.shape(leaf)), tree)  # noqa: E731
+    weights = normal_like(jax.eval_shape(core, *args))
+
+    def project(*args):
+        return sum((w * v).sum() for w, v in zip(jax.tree.leaves(weights), jax.tree.leaves(core(*args)), strict=True))
+
+    along = jax.jit(lambda args, d, t: project(*jax.tree.map(lambda a, b: a + t * b, args, d)))
+    gradient = jax.jit(jax.grad(lambda args: project(*args)))(args)
+    push = jax.jit(lambda args, d: jax.jvp(lambda a: project(*a), (args,), (d,))[1])
+    for _ in range(n_directions):
+        d = normal_like(args)
+        near, far = (float(along(args, d, k * step) - along(args, d, -k * step)) for k in (1, 2))
+        difference = (8 * near - far) / (12 * step)
+        backward = sum(np.sum(g * b) for g, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(d), strict=True))
+        scale = sum(np.sum(np.abs(g * b)) for g, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(d), strict=True))
+        np.testing.assert_allclose([backward, push(args, d)], difference, rtol=0, atol=rtol * max(scale, abs(difference)))
+
+
+def assert_certified(solution, theory):
+    """An honest success: residual within tolerance, and all that is needed to make the result again."""
+    certificate = solution.certificate
+    assert certificate.theory == theory and solution.status is wf.Status.success
+    assert 0 <= solution.residual <= certificate.tolerance and 0 <= certificate.error <= certificate.tolerance
+    assert certificate.tolerance > 0 and certificate.wall_time > 0
+    assert {"widefield", "jax", "numpy"} <= set(certificate.versions)
+    assert certificate.versions["widefield"] == wf.__version__
+
+
+def assert_arrays_are_numpy(solution, dtype="float64"):
+    """NumPy, because a float64 JAX array that leaves the scope decays at the user's next operation."""
+    for name, field in solution.data.data_vars.items():
+        assert type(field.values) is np.ndarray and field.dtype == dtype, name
+
+
+def assert_x64_flag_has_no_say(call):
+    """Identical arrays whatever JAX's global flag, which stays as it was."""
+    before = jax.config.jax_enable_x64
+    usual = call()
+    results = []
+    for flag in (False, True):
+        with jax.enable_x64(flag):
+            results.append(call())
+        jax.config.update("jax_enable_x64", flag)
+        try:
+            results.append(call())
+            assert jax.config.jax_enable_x64 is flag
+        finally:
+            jax.config.update("jax_enable_x64", before)
+    for result in results:
+        assert result.data.identical(usual.data)
+        assert_arrays_are_numpy(result)
+
+
+def assert_rejects_tracers(call, argument, value, core):
+    """A public call inside a transformation names the argument and points to the core."""
+    for transform in (jax.jit, jax.grad, lambda f: jax.vmap(f, axis_size=1, in_axes=None)):
+        with pytest.raises(ValueError, match=rf"`{argument}(\[\d\])?` is a JAX tracer.*`{core}"):
+            transform(lambda v: call(v).data.sum())(value)
+
+
+def assert_selects(call, names):
+    """``quantities`` gives what is asked for, by itself the same as with all the others."""
+    everything = call(quantities=None)
+    assert set(everything.data.data_vars) == set(names) and everything.certificate.left_out == ()
+    for name in names:
+        alone = call(quantities=name)
+        assert list(alone.data.data_vars) == [name]
+        np.testing.assert_allclose(alone.data[name], everything.data[name], rtol=1e-12, atol=1e-14)
+    with pytest.raises(ValueError, match="`quantities` must be one of"):
+        call(quantities=(names[0], "nonsense"))
+
+
+def assert_memory_is_refused(call, monkeypatch, name, budget):
+    """`MemoryError` that names the quantity, before anything near its size is allocated."""
+    monkeypatch.setattr(boundary, "memory_budget", lambda: budget)
+    tracemalloc.start()
+    try:
+        with pytest.raises(MemoryError, match=rf"`quantities` need .*{name}.*may be used"):
+            call(quantities=name)
+        assert tracemalloc.get_traced_memory()[1] < budget / 10
+    finally:
+        tracemalloc.stop()
+
+
+def assert_fails_loudly(call, status):
+    """`SolveError` with its status and advice; ``throw=False`` returns the same without raising."""
+    with pytest.raises(wf.SolveError, match=status.name) as raised:
+        call(throw=True)
+    assert status.value in str(raised.value)
+    assert isinstance(raised.value.solution, wf.Solution)
+    assert raised.value.solution.status is status
+    partial = call(throw=False)
+    assert partial.status is status
+    return partial
