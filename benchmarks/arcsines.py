@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from tables import met, table
+
 from widefield.gaussian.arcsine import arcsine
 
 N_ENTRIES = 256 * 256  # one block of a kernel matrix

@@ -7,10 +7,11 @@ from typing import Any
 
 import fresh
 import numpy as np
-import widefield as wf
 from cases import CASES, Case
 from kernels import ask
 from tables import met, table
+
+import widefield as wf
 
 FEW = 8
 """What a call costs with so few samples does not grow with them (checks, the certificate): it is taken off."""

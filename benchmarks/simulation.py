@@ -6,8 +6,9 @@ from typing import Any
 
 import fresh
 import numpy as np
-import widefield as wf
 from tables import met, table
+
+import widefield as wf
 
 N_INPUTS, DIMENSION = 10, 4
 VARIANCES = {"weight_variance": 1.6, "input_variance": 1.6, "readout_variance": 1.6, "bias_variance": 0.2}
@@ -59,8 +60,7 @@ def show(rows: list[dict[str, Any]]) -> str:
     header = ("networks", "n", "A·P", "weight-free ms", "dense ms", "ratio", "target", "met")
     cells = []
     for row in rows:
-        free, dense = (1e3 * row["seconds_per_network"][method] for method in ("weight_free", "dense"))
-        directions = str(row["transitions"] * N_INPUTS)
-        target = f">= {row['target']:g}x"
-        cells.append((row["point"], str(row["width"]), directions, free, dense, row["ratio"], target, met([row["met"]])))
+        sizes = str(row["width"]), str(row["transitions"] * N_INPUTS)
+        times = (1e3 * row["seconds_per_network"][method] for method in ("weight_free", "dense"))
+        cells.append((row["point"], *sizes, *times, row["ratio"], f">= {row['target']:g}x", met([row["met"]])))
     return table("Simulation, per network", header, cells)

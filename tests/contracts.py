@@ -1,6 +1,7 @@
 """The list that every theory passes. A theory's test file brings its core functions, its call and its question."""
 
 import tracemalloc
+from functools import lru_cache
 
 import jax
 import numpy as np
@@ -18,40 +19,50 @@ def assert_same(first, second, *, rtol=1e-12):
         np.testing.assert_allclose(a, b, rtol=0, atol=rtol * np.max(np.abs(b), initial=1e-300))
 
 
+@lru_cache
+def compiled(core):
+    """One compilation of a core function for all tests that pass the same object."""
+    return jax.jit(core)
+
+
+@lru_cache
+def _gradient(core):
+    return jax.jit(jax.grad(lambda args, weights: _dot(weights, core(*args))))
+
+
+def _dot(tree, other):
+    return sum((a * b).sum() for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True))
+
+
 def assert_jit_is_plain(core, *args):
     """Compiling changes nothing but roundings."""
-    assert_same(jax.jit(core)(*args), core(*args))
+    assert_same(compiled(core)(*args), core(*args))
 
 
 def assert_vmap_is_loop(core, *batch):
     """``batch`` has a leading axis on every leaf."""
-    compiled = jax.jit(core)
-    rows = [compiled(*jax.tree.map(lambda leaf, i=i: leaf[i], batch)) for i in range(len(jax.tree.leaves(batch)[0]))]
+    size = len(jax.tree.leaves(batch)[0])
+    rows = [compiled(core)(*jax.tree.map(lambda leaf, i=i: leaf[i], batch)) for i in range(size)]
     assert_same(jax.jit(jax.vmap(core))(*batch), jax.tree.map(lambda *leaves: np.stack(leaves), *rows))
 
 
-def assert_gradient_is_difference(core, *args, step=1e-4, rtol=1e-7, n_directions=3):
-    """Reverse and forward derivatives of a random projection of the outputs against fourth-order differences.
+def assert_gradient_is_difference(core, *args, along=None, of=None, step=1e-4, rtol=1e-7):
+    """The gradient of a random projection of the outputs against fourth-order differences in random directions.
 
-    The projection has no symmetry, so that a derivative given to the wrong one of two equal inputs is seen.
+    ``along`` are the indices of the arguments to move, ``of`` those of the outputs to project (all by default). The
+    projection has no symmetry, so that a derivative given to the wrong one of two equal inputs is seen.
     """
     rng = np.random.default_rng(0)
-    normal_like = lambda tree: jax.tree.map(lambda leaf: rng.normal(size=np.shape(leaf)), tree)  # noqa: E731
-    weights = normal_like(jax.eval_shape(core, *args))
-
-    def project(*args):
-        return sum((w * v).sum() for w, v in zip(jax.tree.leaves(weights), jax.tree.leaves(core(*args)), strict=True))
-
-    along = jax.jit(lambda args, d, t: project(*jax.tree.map(lambda a, b: a + t * b, args, d)))
-    gradient = jax.jit(jax.grad(lambda args: project(*args)))(args)
-    push = jax.jit(lambda args, d: jax.jvp(lambda a: project(*a), (args,), (d,))[1])
-    for _ in range(n_directions):
-        d = normal_like(args)
-        near, far = (float(along(args, d, k * step) - along(args, d, -k * step)) for k in (1, 2))
-        difference = (8 * near - far) / (12 * step)
-        backward = sum(np.sum(g * b) for g, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(d), strict=True))
-        scale = sum(np.sum(np.abs(g * b)) for g, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(d), strict=True))
-        np.testing.assert_allclose([backward, push(args, d)], difference, rtol=0, atol=rtol * max(scale, abs(difference)))
+    draw = lambda tree, on: jax.tree.map(lambda leaf: on * rng.normal(size=np.shape(leaf)), tree)  # noqa: E731
+    outputs = jax.tree.leaves(compiled(core)(*args))
+    weights = [draw(leaf, of is None or i in of) for i, leaf in enumerate(outputs)]
+    gradient = _gradient(core)(args, weights)
+    for _ in range(3):
+        d = tuple(draw(arg, along is None or i in along) for i, arg in enumerate(args))
+        at = lambda t, d=d: compiled(core)(*jax.tree.map(lambda a, b: a + t * b, args, d))  # noqa: E731
+        near, far = (float(_dot(weights, at(k * step)) - _dot(weights, at(-k * step))) for k in (1, 2))
+        scale = _dot(jax.tree.map(np.abs, gradient), jax.tree.map(np.abs, d))
+        np.testing.assert_allclose(_dot(gradient, d), (8 * near - far) / (12 * step), rtol=0, atol=rtol * scale)
 
 
 def assert_certified(solution, theory):
@@ -91,9 +102,9 @@ def assert_x64_flag_has_no_say(call):
 
 def assert_rejects_tracers(call, argument, value, core):
     """A public call inside a transformation names the argument and points to the core."""
-    for transform in (jax.jit, jax.grad, lambda f: jax.vmap(f, axis_size=1, in_axes=None)):
-        with pytest.raises(ValueError, match=rf"`{argument}(\[\d\])?` is a JAX tracer.*`{core}"):
-            transform(lambda v: call(v).data.sum())(value)
+    for transform, at in ((jax.jit, value), (jax.grad, value), (jax.vmap, np.array([value]))):
+        with pytest.raises(ValueError, match=rf"`{argument}(\[\d\])?` is a JAX tracer.*{core}"):
+            transform(lambda v: call(v).output.values.sum())(at)
 
 
 def assert_selects(call, names):

@@ -9,7 +9,7 @@ import xarray as xr
 from scipy.integrate import quad
 
 import widefield as wf
-from widefield.compare import Comparison, agrees, judge, student_limit
+from widefield.compare import Comparison, agrees, equal_states, judge, student_limit
 from widefield.solution import Certificate, make_solution
 
 
@@ -231,6 +231,77 @@ def test_comparison_says_what_was_compared(pair):
         table["draw"]
 
 
+def test_the_limit_counts_the_entries_of_all_rows(pair):
+    table = wf.compare(*pair)
+    assert {row.limit for row in table} == {student_limit(30, 9 + 1, 1e-6)}
+    assert "Bonferroni over 10 entries" in str(table)
+    assert wf.compare(*pair, quantities="output")["output"].limit == student_limit(30, 1, 1e-6)
+
+
+def test_the_theory_has_a_standard_error_of_its_own(pair):
+    theory, trial = pair
+    plain = wf.compare(theory, trial)
+    assert not plain["output"].agrees
+    errors = {"hidden": np.linspace(0.0, 1.0, 9).reshape(3, 3), "output": np.array([[0.3]])}
+    fields = {name: (theory.data[name].dims, theory.data[name].values) for name in errors}
+    fields |= {f"{name}_stderr": (theory.data[name].dims, error) for name, error in errors.items()}
+    estimated = solution(fields)
+    table = wf.compare(estimated, trial)
+    assert [row.quantity for row in table] == ["hidden", "output"]
+    sem = scipy.stats.sem(trial.hidden.values, axis=0)
+    z = (trial.hidden.values.mean(axis=0) - theory.hidden.values) / np.hypot(sem, errors["hidden"])
+    assert table["hidden"].z_rms == pytest.approx(np.sqrt(np.mean(z**2)))
+    assert table["output"].stderr == pytest.approx(np.hypot(plain["output"].stderr, 0.3))
+    assert table["output"].agrees
+    turned = solution(fields | {"hidden_stderr": (("state_", "state"), errors["hidden"].T)})
+    assert wf.compare(turned, trial)["hidden"] == table["hidden"]
+
+
+def test_known_standard_errors_decide_without_replicates():
+    def estimate(value, error):
+        return solution(
+            {"loss": (("step",), np.array([value, 1.0])), "loss_stderr": (("step",), np.array([error, 0.0]))}
+        )
+
+    row = wf.compare(estimate(2.0, 0.3), estimate(2.4, 0.4))["loss"]
+    assert (row.z, row.stderr, row.n_replicates) == (pytest.approx(0.8), pytest.approx(0.5), 0)
+    assert row.limit == pytest.approx(scipy.stats.norm.isf(1e-6 / 4))
+    assert row.agrees
+    exact = solution({"loss": (("step",), np.array([2.0, 1.0]))})
+    assert not wf.compare(exact, estimate(4.4, 0.4)).agrees
+    assert not wf.compare(estimate(4.4, 0.4), exact).agrees
+    assert "limit: normal" in str(wf.compare(exact, estimate(2.0, 0.4)))
+    assert wf.compare(exact, estimate(4.4, 0.0)).agrees is None, "an error of zero everywhere is no error estimate"
+
+
+def test_unequal_widths_are_compared_at_equal_states():
+    rng = np.random.default_rng(9)
+    pairs, n = ("state", "state_", "sample", "sample_"), 40
+    hidden = 1.0 + rng.random((3, 3, 2, 2))
+    diagonal = np.einsum("aaij->aij", hidden)
+    theory = solution({"hidden": (pairs, hidden), "hidden_stderr": (pairs, np.full(hidden.shape, 1e-3))})
+    assert equal_states(theory.hidden).values.tolist() == diagonal.tolist()
+    dims = ("replicate", "state", "sample", "sample_")
+    trial = solution({"hidden_diagonal": (dims, diagonal + 0.1 * rng.normal(size=(n, 3, 2, 2)))})
+    row = wf.compare(theory, trial)["hidden (equal states)"]
+    assert row.agrees and row.n_entries == 12
+    assert dict(row.index).keys() == {"state", "sample", "sample_"}
+    assert wf.compare(theory, trial, quantities="hidden").rows == (row,)
+    wrong = solution({"hidden_diagonal": (dims, 1.2 * trial.hidden_diagonal.values)})
+    assert not wf.compare(theory, wrong).agrees
+
+
+def test_a_simulation_of_unequal_widths_meets_its_theory():
+    widths, task, wanted = (1.0, 0.5, 2.0), wf.Task(np.eye(2)), ("hidden", "feature", "output")
+    net = wf.DNN(3, "relu", widths=widths, bias_variance=0.1)
+    trial = wf.simulate.prior(net, task, width=200, replicates=100, seed=0)
+    table = wf.compare(wf.prior(net, task, quantities=wanted), trial)
+    assert {row.quantity for row in table} == {"hidden (equal states)", "feature (equal states)", "output"}
+    assert table.agrees
+    other = wf.DNN(3, "relu", widths=widths, bias_variance=0.1, weight_variance=1.2)
+    assert not wf.compare(wf.prior(other, task, quantities=wanted), trial).agrees
+
+
 def test_comparison_prints_aligned_and_survives_json(pair):
     table = wf.compare(*pair)
     lines = str(table).splitlines()
@@ -266,7 +337,7 @@ def test_two_theories_are_compared_by_relative_error_alone(pair):
 def test_dims_are_matched_by_name(pair):
     theory, trial = pair
     moved = solution({"hidden": (("state_", "replicate", "state"), trial.hidden.values.transpose(2, 0, 1))})
-    assert wf.compare(theory, moved)["hidden"] == wf.compare(theory, trial)["hidden"]
+    assert wf.compare(theory, moved) == wf.compare(theory, trial, quantities="hidden")
 
 
 def test_what_cannot_be_compared_is_named(pair):

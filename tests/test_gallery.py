@@ -1,7 +1,7 @@
 """Gallery entries in miniature: files, numbers that follow from the data, and runs that can be taken up again."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ import xarray as xr
 
 import widefield as wf
 from widefield import gallery
-from widefield.gallery import points, prior_regression, segadlo_1, segadlo_2, segadlo_3
+from widefield.gallery import points, prior_regression, record, segadlo_1, segadlo_2, segadlo_3
 
 TINY = {
     "segadlo-1": segadlo_1.Parameters(width=40, depth=4, n_networks=5, dimension=3, columns=(1, 3)),
@@ -116,6 +116,14 @@ def test_an_interrupted_run_is_taken_up_with_identical_numbers(tmp_path, monkeyp
     assert len(calls) == 3 * n_jobs, "other parameters are other points"
 
 
+def test_places_against_the_papers_order_are_named(made):
+    content = json.loads(made["segadlo-2"].files[2].read_text())
+    against = [row for row in content["numbers"] if row["RNN"]["mmd2"] < row["DNN"]["mmd2"]]
+    (note,) = [note for note in content["notes"] if "against the paper's order" in note] or [""]
+    assert note.count("z = ") == len(against)
+    assert min(segadlo_2.QUICK.widths) == min(segadlo_2.FULL.widths) == 10
+
+
 def test_a_quick_run_never_uses_old_points(made):
     assert not list(made["segadlo-2"].files[0].parent.glob("*.jsonl"))
 
@@ -128,6 +136,38 @@ def test_stored_points_survive_a_cut_line(tmp_path):
     again = points.Points(path)
     again.add({"n": 2}, 0.2)
     assert points.Points(path).values == {'{"n": 1}': 0.1, '{"n": 2}': 0.2}
+
+
+def test_a_point_may_be_any_json(tmp_path):
+    path = tmp_path / "p.jsonl"
+    store = points.Points(path)
+    value = {"loss": [[0.1, np.inf], [1 / 3, np.nan]], "branch": "coherent", "pair": (1, 2)}
+    store.add({"n": 1}, value)
+    for read in (store, points.Points(path)):
+        found = read.get({"n": 1})
+        assert found["pair"] == [1, 2] and found["branch"] == "coherent"
+        np.testing.assert_array_equal(found["loss"], value["loss"])
+    with pytest.raises(ValueError, match="None"):
+        store.add({"n": 2}, None)
+    with pytest.raises(TypeError, match="JSON"):
+        store.add({"n": 2}, np.ones(2))
+    assert store.get({"n": 2}) is None
+
+
+def test_infinite_parameters_are_written(tmp_path, made):
+    @dataclass(frozen=True)
+    class Ratios:
+        ratios: tuple = (1.0, np.inf, -np.inf)
+        noise: float = np.nan
+        widths: np.ndarray = field(default_factory=lambda: np.arange(2))
+
+    with xr.open_dataset(made["segadlo-3"].files[1], engine="h5netcdf") as data:
+        drawn = record.Made(segadlo_3.draw(data), data, Ratios(), [{"ratio": np.float64(np.inf)}], [("a",)])
+        words = {"title": "", "source": "", "full": False, "wall_time": 1.0}
+        result = record.store("ratios", drawn, tmp_path, **words)
+    content = json.loads(result.files[2].read_text())
+    assert content["parameters"] == {"ratios": [1.0, "inf", "-inf"], "noise": "nan", "widths": [0, 1]}
+    assert content["numbers"] == [{"ratio": "inf"}]
 
 
 def test_an_unknown_name_meets_its_nearest():

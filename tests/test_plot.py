@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import widefield as wf
-from widefield.plot import style
+from widefield.plot import PICTURES, style
 from widefield.solution import Certificate, make_solution
 
 PAIRS = ("state", "state_", "sample", "sample_")
@@ -21,8 +21,12 @@ def covariance(n_states, n_samples):
     return K.transpose(0, 2, 1, 3)
 
 
-def theory(fields, depth=3, make=wf.RNN):
-    return make_solution(fields, Certificate("prior"), make(depth), None)
+def theory(fields, depth=3, name="prior"):
+    return make_solution(fields, Certificate(name), wf.RNN(depth), None)
+
+
+def panels_of(figure):
+    return [ax for ax in figure.axes if ax.get_label() != "<colorbar>" and (ax.axison or ax.texts)]
 
 
 @pytest.mark.parametrize(
@@ -30,7 +34,7 @@ def theory(fields, depth=3, make=wf.RNN):
 )
 def test_any_number_of_states_and_samples_is_drawn(n_states, n_samples, n_panels):
     figure = theory({"hidden": (PAIRS, covariance(n_states, n_samples))}, n_states).plot()
-    panels = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
+    panels = panels_of(figure)
     assert len(panels) == n_panels
     assert all(ax.get_xlabel() and ax.get_ylabel() for ax in panels)
 
@@ -54,8 +58,61 @@ def test_a_simulation_is_drawn_as_its_mean_with_a_tube():
 
 
 def test_nothing_to_draw_is_said():
-    with pytest.raises(ValueError, match="no picture for a solution with only loss"):
-        theory({"loss": (("step",), np.ones(3))}).plot()
+    with pytest.raises(ValueError, match="no picture for a solution with only names"):
+        theory({"names": (("step",), np.array(["a", "b"]))}).plot()
+
+
+def test_an_unknown_theory_gets_the_generic_picture():
+    rng = np.random.default_rng(1)
+    fields = {
+        "energy": ((), 0.25),
+        "energy_stderr": ((), 0.01),
+        "branch": ((), "coherent"),
+        "loss": (("step",), rng.random(5)),
+        "loss_stderr": (("step",), np.full(5, 0.1)),
+        "kernel": (("layer", "sample", "sample_"), rng.random((3, 2, 2))),
+        "train_loss": (("replicate", "step"), rng.random((4, 5))),
+        "long": (("step_", "sample"), rng.random((50, 2))),
+    }
+    words, loss, kernel, trained, long = panels_of(theory(fields, name="another theory").plot())
+    assert [text.get_text() for text in words.texts] == ["energy", "0.25 ± 0.01", "branch", "coherent"]
+    assert loss.lines[0].get_ydata() == pytest.approx(fields["loss"][1])
+    assert (loss.get_xlabel(), len(loss.collections)) == ("step", 1)
+    assert np.array_equal(kernel.images[0].get_array(), fields["kernel"][1][-1])
+    assert "last layer" in kernel.get_title()
+    assert trained.lines[0].get_ydata() == pytest.approx(fields["train_loss"][1].mean(axis=0))
+    assert long.images[0].get_array().shape == (50, 2)
+
+
+def test_a_prior_without_kernels_gets_the_generic_picture():
+    (panel,) = panels_of(theory({"test_prediction": (("test",), np.arange(3.0))}).plot())
+    assert panel.get_xlabel() == "test"
+
+
+def test_the_picture_follows_the_theory_and_not_the_names():
+    figure = theory({"hidden": (PAIRS, covariance(3, 2))}, name="posterior").plot()
+    assert len(panels_of(figure)) == 1
+    assert PICTURES.keys() == {"prior", "simulate.prior", "depth_limit"}
+
+
+@pytest.mark.parametrize("net", [wf.DNN(3, "relu", weight_variance=3.0), wf.RNN(3, "erf", bias_variance=0.1)])
+def test_a_depth_limit_is_written_out(net):
+    limit = wf.depth_limit(net)
+    (panel,) = panels_of(limit.plot())
+    words = [text.get_text() for text in panel.texts]
+    assert "critical weight variance" in words and str(limit.phase.values) in words
+
+
+def test_an_extrapolation_is_drawn_as_what_it_extrapolates():
+    runs = [wf.simulate.prior(wf.DNN(3), wf.Task(np.eye(2)), width=w, replicates=3, seed=w) for w in (8, 4)]
+    figures = [s.plot() for s in (wf.simulate.extrapolate(*runs), runs[0])]
+    assert [len(panels_of(figure)) for figure in figures] == [3, 3]
+
+
+def test_a_third_kind_of_network_is_drawn(monkeypatch):
+    monkeypatch.setattr(wf.Network, "kind", property(lambda self: "ResNet"))
+    figure = theory({"hidden": (("replicate", *PAIRS), covariance(3, 2)[None])}).plot()
+    assert figure.axes[0].lines[0].get_marker() == style.OTHER_MARKER
 
 
 def test_matplotlib_is_left_as_it_was():

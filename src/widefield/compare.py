@@ -1,9 +1,9 @@
 """Verdicts: metrics between arrays, and a table that sets a theory beside a simulation."""
 
 import html
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -40,8 +40,7 @@ def zscore(theory: Any, samples: Any) -> np.ndarray:
     rounding, otherwise infinity.
     """
     theory, samples = _pair(theory, samples)
-    mean, stderr = _mean_and_stderr(samples)
-    return _scores(theory, mean, stderr, samples)
+    return _scores(theory, samples, _stderr(samples))
 
 
 def agrees(theory: Any, samples: Any, *, alpha: float = 1e-6) -> bool:
@@ -50,8 +49,11 @@ def agrees(theory: Any, samples: Any, *, alpha: float = 1e-6) -> bool:
     return bool(np.all(np.abs(scores) <= student_limit(np.shape(samples)[0], scores.size, alpha)))
 
 
-def student_limit(n_replicates: int, n_entries: int, alpha: float) -> float:
-    """The |z| that ``n_entries`` scores of ``n_replicates`` samples all stay below with probability 1 − ``alpha``."""
+def student_limit(n_replicates: float, n_entries: int, alpha: float) -> float:
+    """The |z| that ``n_entries`` scores of ``n_replicates`` samples all stay below with probability 1 − ``alpha``.
+
+    Infinitely many replicates (a known standard error) give the normal limit.
+    """
     from scipy.special import stdtrit
 
     if not 0 < alpha < 1:
@@ -110,9 +112,10 @@ def mmd2(
 class Row:
     """One quantity of a `Comparison`.
 
-    ``theory``, ``simulation`` and ``stderr`` are those of the entry ``index`` with the largest |z| (without
-    replicates: with the largest difference); ``z_rms`` and ``relative_error`` (of the mean, Frobenius) are over all
-    ``n_entries``. ``agrees`` says whether every |z| stays below ``limit``; None where nothing was sampled.
+    ``theory``, ``simulation`` and ``stderr`` (of their difference) are those of the entry ``index`` with the largest
+    |z| (without standard errors: with the largest difference); ``z_rms`` and ``relative_error`` (of the mean,
+    Frobenius) are over all ``n_entries``. ``agrees`` says whether every |z| stays below ``limit``; None where nothing
+    has a standard error.
     """
 
     quantity: str
@@ -144,7 +147,7 @@ class Comparison:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether every sampled quantity agrees; None where nothing was sampled."""
+        """Whether every quantity with a standard error agrees; None where there is none."""
         verdicts = [row.agrees for row in self.rows if row.agrees is not None]
         return all(verdicts) if verdicts else None
 
@@ -169,11 +172,13 @@ class Comparison:
         return f"<table><thead>{_html_line('th', HEADER)}</thead><tbody>{body}</tbody></table><p>{self._footer()}</p>"
 
     def _footer(self) -> str:
-        n = max(row.n_replicates for row in self.rows)
-        if n < 2:
+        if all(row.z is None for row in self.rows):
             return "No replicates: relative errors only, at the entry of the largest difference."
+        n = max(row.n_replicates for row in self.rows)
+        counted, limit = (f"{n} replicates; ", "Student") if n else ("", "normal")
+        n_entries = sum(row.n_entries for row in self.rows)
         return (
-            f"{n} replicates; z at its largest entry, limit: Student, α = {self.alpha:g}, Bonferroni over the entries."
+            f"{counted}z at its largest entry, limit: {limit}, α = {self.alpha:g}, Bonferroni over {n_entries} entries."
         )
 
 
@@ -182,16 +187,52 @@ def compare(
 ) -> Comparison:
     """Set every quantity that ``theory`` and ``trial`` share side by side.
 
-    ``trial`` is a simulation, whose fields have a leading ``replicate`` dim, or a second theory (relative errors
-    only). Limits: the test knows sampling errors alone; a finite network differs from an infinite one by O(1/width),
-    which many replicates resolve.
+    ``trial`` is a simulation, whose fields have a leading ``replicate`` dim, or a second theory (relative errors only).
+    A field ``<name>_stderr`` of the theory, or of a trial without replicates, adds to the standard error of ``<name>``
+    in quadrature. A simulation of unequal widths has ``<name>_diagonal`` at equal states only: it is compared with the
+    theory's equal states. Limits: the test knows sampling errors alone; a finite network differs from an infinite one
+    by O(1/width), which many replicates resolve.
     """
-    names = _common(theory, trial, quantities)
-    return Comparison(tuple(judge(name, theory.data[name], trial.data[name], alpha=alpha) for name in names), alpha)
+    found = {name: _match(name, theory, trial) for name in _names(theory)}
+    pairs = {name: pair for name, pair in found.items() if pair is not None}
+    if not pairs:
+        have = [", ".join(map(str, s.data.data_vars)) for s in (theory, trial)]
+        raise ValueError(f"The two have no quantity in common: the first has {have[0]}; the second has {have[1]}.")
+    asked = (quantities,) if isinstance(quantities, str) else tuple(pairs if quantities is None else quantities)
+    return judge_all([pairs[checks.choice("quantities", name, pairs)] for name in asked], alpha=alpha)
 
 
-def judge(quantity: str, theory: "xr.DataArray", trial: "xr.DataArray", *, alpha: float = 1e-6) -> Row:
-    """The `Row` of one labelled quantity; ``trial`` may have a ``replicate`` dim."""
+class Pair(NamedTuple):
+    """One labelled quantity to compare, and the standard errors that are ``known`` without replicates."""
+
+    quantity: str
+    theory: "xr.DataArray"
+    trial: "xr.DataArray"
+    known: Sequence["xr.DataArray"] = ()
+
+
+def judge_all(pairs: Iterable[Pair], *, alpha: float = 1e-6) -> Comparison:
+    """A row for each pair, Bonferroni over the entries of all of them."""
+    pairs = tuple(pairs)
+    n_tests = sum(pair.theory.size for pair in pairs)
+    return Comparison(tuple(judge(*pair, alpha=alpha, n_tests=n_tests) for pair in pairs), alpha)
+
+
+def judge(
+    quantity: str,
+    theory: "xr.DataArray",
+    trial: "xr.DataArray",
+    known: Sequence["xr.DataArray"] = (),
+    *,
+    alpha: float = 1e-6,
+    n_tests: int | None = None,
+) -> Row:
+    """The `Row` of one labelled quantity; ``trial`` may have a ``replicate`` dim.
+
+    The ``known`` standard errors add in quadrature to that of the replicates; ``n_tests`` entries share ``alpha`` (by
+    default, those of this quantity). Limits: with replicates the limit is Student's even where most of the error is
+    known (then the normal one, which is smaller, would do).
+    """
     if REPLICATE in theory.dims:
         raise ValueError(f"{quantity}: the first argument has a `replicate` dim; the theory comes first.")
     _check_labels(quantity, theory, trial)
@@ -199,12 +240,12 @@ def judge(quantity: str, theory: "xr.DataArray", trial: "xr.DataArray", *, alpha
     order = (REPLICATE, *theory.dims) if sampled else theory.dims
     exact, samples = _numbers(quantity, theory), _numbers(quantity, trial.transpose(*order))
     samples = samples if sampled else samples[None]
-    n, m = len(samples), exact.size
-    mean = samples.mean(axis=0)
+    n, mean = len(samples), samples.mean(axis=0)
+    variance = sum((_numbers(quantity, _like(theory, error)) ** 2 for error in known), np.zeros_like(exact))
     z = stderr = limit = None
-    if n > 1:
-        mean, stderr = _mean_and_stderr(samples)
-        z, limit = _scores(exact, mean, stderr, samples), student_limit(n, m, alpha)
+    if n > 1 or (variance.any() and not sampled):
+        stderr = np.sqrt(variance + (_stderr(samples) ** 2 if n > 1 else 0.0))
+        z, limit = _scores(exact, samples, stderr), student_limit(n if n > 1 else np.inf, n_tests or exact.size, alpha)
     worst = np.unravel_index(int(np.argmax(np.abs(mean - exact if z is None else z))), exact.shape)
     return Row(
         quantity=quantity,
@@ -217,9 +258,17 @@ def judge(quantity: str, theory: "xr.DataArray", trial: "xr.DataArray", *, alpha
         relative_error=relative_error(exact, mean),
         limit=limit,
         agrees=None if z is None or limit is None else bool(np.all(np.abs(z) <= limit)),
-        n_entries=m,
+        n_entries=exact.size,
         n_replicates=n if sampled else 0,
     )
+
+
+def equal_states(covariance: "xr.DataArray") -> "xr.DataArray":
+    """C^{(a,a)} from C^{(a,b)}, over ``state``."""
+    import xarray as xr
+
+    same = xr.DataArray(np.arange(covariance.sizes["state"]), dims="state")
+    return covariance.isel(state_=same).drop_vars("state_", errors="ignore")
 
 
 HEADER = ("quantity", "at", "theory", "simulation", "z (limit)", "rms z", "rel. error", "agrees")
@@ -248,16 +297,30 @@ def _html_line(tag: str, parts: Iterable[str]) -> str:
     return "<tr>" + "".join(f"<{tag}>{html.escape(part)}</{tag}>" for part in parts) + "</tr>"
 
 
-def _common(theory: Solution, trial: Solution, quantities: Iterable[str] | str | None) -> tuple[str, ...]:
-    shared = [str(name) for name in theory.data.data_vars if name in trial.data.data_vars]
-    shared = [n for n in shared if not n.endswith("_stderr") and theory.data[n].dtype.kind in "fiu"]
-    if not shared:
-        have = [", ".join(map(str, s.data.data_vars)) for s in (theory, trial)]
-        raise ValueError(f"The two have no quantity in common: the first has {have[0]}; the second has {have[1]}.")
-    if quantities is None:
-        return tuple(shared)
-    asked = (quantities,) if isinstance(quantities, str) else tuple(quantities)
-    return tuple(checks.choice("quantities", name, shared) for name in asked)
+def _names(solution: Solution) -> list[str]:
+    """Fields that can be compared: numbers that are not themselves errors."""
+    numbers = (str(name) for name, value in solution.data.data_vars.items() if value.dtype.kind in "fiu")
+    return [name for name in numbers if not name.endswith("_stderr")]
+
+
+def _match(name: str, theory: Solution, trial: Solution) -> Pair | None:
+    """The theory's field ``name`` beside the trial's; beside its equal states, where the trial has only these."""
+    field, found = theory.data[name], trial.data.data_vars.get(name)
+    errors = [theory.data[f"{name}_stderr"]] if f"{name}_stderr" in theory.data else []
+    label = name
+    if found is None and {"state", "state_"} <= set(field.dims):
+        label, found = f"{name} (equal states)", trial.data.data_vars.get(f"{name}_diagonal")
+        field, errors = equal_states(field), [equal_states(error) for error in errors]
+    if found is None:
+        return None
+    if REPLICATE not in found.dims and f"{found.name}_stderr" in trial.data:
+        errors.append(trial.data[f"{found.name}_stderr"])
+    return Pair(label, field, found, errors)
+
+
+def _like(reference: "xr.DataArray", array: "xr.DataArray") -> "xr.DataArray":
+    _check_labels(str(array.name), reference, array)
+    return array.transpose(*reference.dims)
 
 
 def _check_labels(quantity: str, theory: Any, trial: Any) -> None:
@@ -300,14 +363,14 @@ def _pair(theory: Any, samples: Any) -> tuple[np.ndarray, np.ndarray]:
     return exact, drawn
 
 
-def _mean_and_stderr(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return samples.mean(axis=0), samples.std(axis=0, ddof=1) / np.sqrt(len(samples))
+def _stderr(samples: np.ndarray) -> np.ndarray:
+    return samples.std(axis=0, ddof=1) / np.sqrt(len(samples))
 
 
-def _scores(theory: np.ndarray, mean: np.ndarray, stderr: np.ndarray, samples: np.ndarray) -> np.ndarray:
+def _scores(theory: np.ndarray, samples: np.ndarray, stderr: np.ndarray) -> np.ndarray:
     rounding = ROUNDING * max(float(np.abs(theory).max()), float(np.abs(samples).max()))
     fixed = stderr * np.sqrt(len(samples)) <= rounding
-    difference = mean - theory
+    difference = samples.mean(axis=0) - theory
     score = np.divide(difference, stderr, out=np.zeros_like(difference), where=~fixed)
     return np.where(fixed & (np.abs(difference) > rounding), np.copysign(np.inf, difference), score)
 

@@ -50,7 +50,7 @@ def pair_correlation(activation, w, depth, q, rho):
         kernel, variances = kernel_for(net.activation, q), core.variances_of(net)
         nodes = core.node_variances(kernel, variances, jnp.full((1, 1), q))
         table = kernel.table(nodes)
-        C, _ = jax.jit(core.equal_state_pairs)(kernel, variances, table, table, jnp.full((1, 1), rho * q))
+        C, _, _ = jax.jit(core.equal_state_pairs)(kernel, variances, table, table, jnp.full((1, 1), rho * q))
         return np.asarray(C[:, 0]), np.asarray(nodes[:, 0])
 
 

@@ -1,4 +1,4 @@
-"""The theory against ensembles of finite networks: the 1/n offset is extrapolated away, nearby wrong theories are rejected.
+"""The theory against finite networks: the 1/n offset is extrapolated away, and nearby wrong theories are rejected.
 
 Widths and replicates were fixed beforehand from a pilot with other seeds: with ``SIZES`` a weight variance that is 10 %
 off shifts the most telling entry of every field by at least 0.5 standard deviations of one extrapolated replicate (the

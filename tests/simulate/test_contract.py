@@ -1,5 +1,6 @@
 """What `simulate.prior` promises: seeds, shapes, methods, memory, loud failure."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -124,7 +125,7 @@ def test_bad_arguments_are_named(change, name):
 
 
 def test_bad_questions_are_named():
-    with pytest.raises(ValueError, match="`net`"):
+    with pytest.raises(ValueError, match="`network`"):
         wf.simulate.prior("relu", TASK, **RUN)
     with pytest.raises(ValueError, match="`task`"):
         wf.simulate.prior(wf.DNN(2), X, **RUN)
@@ -139,7 +140,7 @@ def test_overflow_is_loud():
     with pytest.raises(wf.SolveError, match="overflowed"):
         wf.simulate.prior(net, TASK, **RUN)
     partial = wf.simulate.prior(net, TASK, **RUN, throw=False)
-    assert partial.status is wf.Status.nonfinite
+    assert partial.status is wf.Status.nonfinite and partial.certificate.error is None
     assert np.isfinite(partial.hidden[:, 0, 0]).all()
 
 
@@ -175,14 +176,17 @@ def test_large_inputs_enter_through_inner_products():
     np.testing.assert_allclose(solution.hidden[:, 0, 0, 0, 0], expected, rtol=7 * np.sqrt(2 / 2000))
 
 
-def test_certificate_tells_the_standard_error():
-    solution = wf.simulate.prior(wf.DNN(2, "relu"), TASK, **{**RUN, "replicates": 50})
+def test_certificate_tells_the_standard_error(tmp_path):
+    solution = wf.simulate.prior(network=wf.DNN(2, "relu"), task=TASK, **{**RUN, "replicates": 50})
     assert solution.certificate.theory == "simulate.prior"
     output = solution.output.values
     stderr = output.std(axis=0, ddof=1) / np.sqrt(50)
     note = next(n for n in solution.notes if "standard error" in n)
     assert f"output {stderr.max() / np.abs(output.mean(axis=0)).max():.1e}" in note
-    assert solution.certificate.residual == solution.certificate.tolerance == 0.0
+    assert solution.certificate.residual is solution.certificate.tolerance is None, "a simulation solves no equation"
+    assert solution.certificate.error == pytest.approx(max(map(float, re.findall(r"(\d\.\de.\d+)", note))), rel=0.1)
+    assert "residual" not in str(solution)
+    assert wf.load(solution.save(tmp_path / "a.nc")).certificate == solution.certificate
     assert np.isinf(wf.simulate.prior(wf.DNN(2), TASK, **{**RUN, "replicates": 1}).certificate.error)
 
 

@@ -1,5 +1,7 @@
 """2·wide − narrow removes the 1/n offset."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -51,9 +53,33 @@ def test_mismatches_are_refused(change, message):
         wf.simulate.extrapolate(run(), run(**({"width": 4, "seed": 1} | change)))
 
 
+def as_kind(solution, theory, **options):
+    options = solution.certificate.options | options
+    return replace(solution, certificate=replace(solution.certificate, theory=theory, options=options))
+
+
+def test_any_two_simulations_of_one_kind():
+    wide, narrow = run(), run(width=4, seed=1)
+    result = wf.simulate.extrapolate(*(as_kind(s, "simulate.dynamics", rate=0.1) for s in (wide, narrow)))
+    np.testing.assert_array_equal(result.hidden, 2 * wide.hidden.values - narrow.hidden.values)
+    assert result.certificate.options["simulation"] == "simulate.dynamics"
+    assert result.certificate.options["rate"] == 0.1
+    with pytest.raises(ValueError, match="same kind, got simulate.dynamics and simulate.prior"):
+        wf.simulate.extrapolate(as_kind(wide, "simulate.dynamics"), narrow)
+    with pytest.raises(ValueError, match="same `rate`, got 0.1 and 0.2"):
+        wf.simulate.extrapolate(as_kind(wide, "simulate.prior", rate=0.1), as_kind(narrow, "simulate.prior", rate=0.2))
+
+
+def test_how_the_law_was_sampled_may_differ():
+    wide, narrow = run(width=12, method="weight_free"), run(width=6, seed=1, method="dense")
+    assert "hidden" in wf.simulate.extrapolate(wide, narrow).data
+
+
 def test_only_simulations():
     once = wf.simulate.extrapolate(run(), run(width=4, seed=1))
     with pytest.raises(ValueError, match="`wide`"):
         wf.simulate.extrapolate(once, run())
     with pytest.raises(ValueError, match="`narrow`"):
         wf.simulate.extrapolate(run(), 3)
+    with pytest.raises(ValueError, match="`narrow`"):
+        wf.simulate.extrapolate(run(), wf.prior(NET, wf.Task(X)))

@@ -7,11 +7,15 @@ from typing import Any
 
 
 class Points:
-    """Numbers by key, read from ``path`` and appended to it as they come; ``path=None`` keeps them in memory only."""
+    """Values by key, read from ``path`` and appended to it as they come; ``path=None`` keeps them in memory only.
+
+    A value is whatever JSON can hold but None: a number (infinite or NaN too), a word, nested lists and dicts of these.
+    Arrays are stored as ``array.tolist()``; tuples come back as lists, whether they were read from the file or not.
+    """
 
     def __init__(self, path: Path | None):
         self.path = path
-        self.values: dict[str, float] = {}
+        self.values: dict[str, Any] = {}
         if path is not None and path.is_file():
             for line in path.read_text(encoding="utf-8").splitlines():
                 self._read(line)
@@ -20,23 +24,26 @@ class Points:
     def _read(self, line: str) -> None:
         try:
             record = json.loads(line)
-            self.values[_word(record["key"])] = float(record["value"])
+            self.values[_word(record["key"])] = record["value"]
         except (ValueError, KeyError, TypeError):
             return  # a line cut short by an interruption: its point is computed again
 
-    def get(self, key: dict[str, Any]) -> float | None:
-        """The stored number of ``key``, if there is one."""
+    def get(self, key: dict[str, Any]) -> Any:
+        """The stored value of ``key``, None if there is none."""
         return self.values.get(_word(key))
 
-    def add(self, key: dict[str, Any], value: float) -> None:
-        """Store a number, on disk before this returns."""
-        self.values[_word(key)] = value
+    def add(self, key: dict[str, Any], value: Any) -> None:
+        """Store a value, on disk before this returns."""
+        if value is None:
+            raise ValueError("`value` must not be None, which stands for a point that is missing.")
+        line = json.dumps({"key": key, "value": value})
+        self._read(line)
         if self.path is None:
             return
         with open(self.path, "ab+") as file:
             if file.tell() and not self._ends_a_line(file):
                 file.write(b"\n")
-            file.write(json.dumps({"key": key, "value": value}).encode() + b"\n")
+            file.write(line.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 

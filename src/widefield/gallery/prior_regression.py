@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import widefield as wf
-from widefield.compare import HEADER, Row, cells, judge
+from widefield.compare import HEADER, Pair, Row, cells, judge_all
 from widefield.gallery.record import Made, Report
 from widefield.network import Network
 from widefield.plot.style import COLORS, MARKERS, Figure, house_style, letter, panels, stderr
@@ -60,11 +60,12 @@ def make(parameters: Parameters, *, out: Path, full: bool, report: Report) -> Ma
         blocks.append(block.expand_dims(split=[split], n_train=[n_train]))
     data = xr.combine_by_coords(blocks)
     assert isinstance(data, xr.Dataset)
-    checks = []
+    kernels = []
     for i, kind in enumerate(KINDS):
         report(len(jobs) + i, len(jobs) + 2, f"{kind}: {p.n_networks} finite networks of width {p.width}")
-        checks.append(readout_check(p, kind))
+        kernels.append(readout_kernel(p, kind))
     report(len(jobs) + 2, len(jobs) + 2, "drawing")
+    checks = judge_all(kernels)
     differences = [difference(data, readout) for readout in READOUTS]
     same = differences[0].relative_error <= SAME
     note = (
@@ -77,7 +78,7 @@ def make(parameters: Parameters, *, out: Path, full: bool, report: Report) -> Ma
         p,
         numbers=[row.to_dict() for row in (*checks, *differences)] + list(errors(data)),
         table=[HEADER, *(cells(row) for row in (*checks, *differences))],
-        agrees=same and all(row.agrees is not False for row in checks),
+        agrees=same and checks.agrees is not False,
         notes=(note,),
     )
 
@@ -131,8 +132,8 @@ def one_split(p: Parameters, split: int, n_train: int) -> "xr.Dataset":
     return xr.Dataset(fields, coords=coords)
 
 
-def readout_check(p: Parameters, kind: str) -> Row:
-    """The kernel between all states of some images: theory against finite networks."""
+def readout_kernel(p: Parameters, kind: str) -> Pair:
+    """The kernel between all states of some images, of the theory and of finite networks."""
     task = wf.Task(load(p, 0).x[: p.n_images])
     theory = wf.prior(network(p, kind), task, quantities=("readout",), progress=False)
     trial = wf.simulate.prior(
@@ -144,7 +145,7 @@ def readout_check(p: Parameters, kind: str) -> Row:
         quantities=("readout",),
         progress=False,
     )
-    return judge(f"readout kernel, {kind}", theory.readout, trial.readout)
+    return Pair(f"readout kernel, {kind}", theory.readout, trial.readout)
 
 
 def difference(data: "xr.Dataset", readout: str) -> Row:

@@ -1,6 +1,7 @@
 """What a gallery entry makes, and how it is written: NAME.png, NAME.nc and NAME.json beside one another."""
 
 import json
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from widefield.compare import HEADER, Row, cells, text_table
+from widefield.solution import plain
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -88,6 +90,15 @@ def store(name: str, made: Made, out: Path, *, title: str, source: str, full: bo
         "wall_time": round(wall_time, 3),
         "versions": {package: metadata.version(package) for package in ("widefield", "jax", "numpy", "scipy")},
     }
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(finite(plain(content)), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     write_whole(files[2], lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
     return Result(name, files, made.table, made.agrees, made.notes, wall_time)
+
+
+def finite(value: Any) -> Any:
+    """``value`` with the words "inf", "-inf" and "nan" for numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [finite(v) for v in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

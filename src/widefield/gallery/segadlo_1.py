@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import widefield as wf
-from widefield.compare import Row, judge
+from widefield.compare import Pair, equal_states, judge_all
 from widefield.gallery.record import Made, Report, judged
 from widefield.plot.style import COLORS, Figure, band, house_style, letter, panels
 
@@ -54,9 +54,9 @@ def make(parameters: Parameters, *, out: Path, full: bool, report: Report) -> Ma
     report(len(cases), len(cases), "drawing")
     data = xr.combine_by_coords(blocks)
     assert isinstance(data, xr.Dataset)
-    rows = [row for kind in KINDS for biases in BIASES for row in agreement(data, parameters, kind, biases)]
+    pairs = [pair for kind in KINDS for biases in BIASES for pair in curves(data, parameters, kind, biases)]
     note = "RNN: heavy-tailed at this width, and off the theory by O(1/width), more the later the state"
-    return Made(draw(data, parameters), data, parameters, notes=(note,), **judged(rows))
+    return Made(draw(data, parameters), data, parameters, notes=(note,), **judged(judge_all(pairs).rows))
 
 
 def one_case(parameters: Parameters, kind: str, biases: str, seed: int) -> "xr.Dataset":
@@ -83,20 +83,13 @@ def one_case(parameters: Parameters, kind: str, biases: str, seed: int) -> "xr.D
     return xr.Dataset({"theory": theory.hidden.isel(first), "simulation": trial.hidden.isel(first)})
 
 
-def agreement(data: "xr.Dataset", parameters: Parameters, kind: str, biases: str) -> Iterator[Row]:
-    """The plotted curves as rows: C(a,a), then C(a,b) for each plotted b."""
+def curves(data: "xr.Dataset", parameters: Parameters, kind: str, biases: str) -> Iterator[Pair]:
+    """The plotted curves, to be compared: C(a,a), then C(a,b) for each plotted b."""
     case = data.sel(kind=kind, biases=biases)
     where = f"{kind}, {BIASES[biases]}"
-    yield judge(f"C(a,a) {where}", diagonal(case.theory), diagonal(case.simulation))
+    yield Pair(f"C(a,a) {where}", equal_states(case.theory), equal_states(case.simulation))
     for b in parameters.columns:
-        yield judge(f"C(a,{b}) {where}", case.theory.sel(state_=b), case.simulation.sel(state_=b))
-
-
-def diagonal(covariance: "xr.DataArray") -> "xr.DataArray":
-    """C^{(a,a)} from C^{(a,b)}, over ``state``."""
-    import xarray as xr
-
-    return covariance.sel(state_=xr.DataArray(covariance.state.values, dims="state")).drop_vars("state_")
+        yield Pair(f"C(a,{b}) {where}", case.theory.sel(state_=b), case.simulation.sel(state_=b))
 
 
 def draw(data: "xr.Dataset", parameters: Parameters) -> Figure:
@@ -120,10 +113,14 @@ def draw(data: "xr.Dataset", parameters: Parameters) -> Figure:
 
 def _variance(ax: "Axes", data: "xr.Dataset") -> None:
     states = data.state.values
-    ax.plot(states, diagonal(data.theory.sel(kind="RNN")), color=COLORS["theory"], label="theory")
+    ax.plot(states, equal_states(data.theory.sel(kind="RNN")), color=COLORS["theory"], label="theory")
     for kind in KINDS:
         band(
-            ax, states, diagonal(data.simulation.sel(kind=kind)).transpose("replicate", "state"), kind=kind, label=kind
+            ax,
+            states,
+            equal_states(data.simulation.sel(kind=kind)).transpose("replicate", "state"),
+            kind=kind,
+            label=kind,
         )
     ax.set_ylabel(r"$C^{(a,a)}$")
 

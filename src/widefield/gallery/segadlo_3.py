@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import widefield as wf
-from widefield.compare import Row, judge
+from widefield.compare import Pair, equal_states, judge_all
 from widefield.gallery.record import Made, Report, judged
-from widefield.gallery.segadlo_1 import diagonal
 from widefield.plot.style import COLORS, SERIES, Figure, band, house_style, letter, panels
 
 if TYPE_CHECKING:
@@ -66,16 +65,17 @@ def make(parameters: Parameters, *, out: Path, full: bool, report: Report) -> Ma
         blocks.append(trial.hidden.isel(first).expand_dims(width=[width]))
     report(len(p.widths), len(p.widths), "drawing")
     data = xr.Dataset({"theory": theory, "simulation": xr.concat(blocks, dim="width")})
-    rows = [replace(row, agrees=None) for width in p.widths for row in agreement(data, width)]
+    compared = judge_all(pair for width in p.widths for pair in curves(data, width))
+    rows = [replace(row, agrees=None) for row in compared]
     return Made(draw(data), data, p, notes=(HEAVY,), **judged(rows))
 
 
-def agreement(data: "xr.Dataset", width: int) -> Iterator[Row]:
-    """The two plotted curves of one width as rows."""
+def curves(data: "xr.Dataset", width: int) -> Iterator[Pair]:
+    """The two plotted curves of one width, to be compared."""
     simulation = data.simulation.sel(width=width)
-    yield judge(f"C(a,a) n = {width}", diagonal(data.theory), diagonal(simulation))
+    yield Pair(f"C(a,a) n = {width}", equal_states(data.theory), equal_states(simulation))
     last = int(data.state[-1])
-    yield judge(f"C(a,{last}) n = {width}", data.theory.sel(state_=last), simulation.sel(state_=last))
+    yield Pair(f"C(a,{last}) n = {width}", data.theory.sel(state_=last), simulation.sel(state_=last))
 
 
 def draw(data: "xr.Dataset") -> Figure:
@@ -83,7 +83,7 @@ def draw(data: "xr.Dataset") -> Figure:
     last = int(data.state[-1])
     with house_style():
         figure, axes = panels(1, 2, size=(3.6, 3.0))
-        variance = diagonal(data.theory), diagonal(data.simulation)
+        variance = equal_states(data.theory), equal_states(data.simulation)
         _curves(axes[0, 0], data.state.values, *variance)
         axes[0, 0].set(xlabel="time $a$", ylabel=r"$C^{(a,a)}$", yscale="log")
         lagged = data.theory.sel(state_=last), data.simulation.sel(state_=last)

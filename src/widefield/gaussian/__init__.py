@@ -1,5 +1,6 @@
 r"""Gaussian averages of pairs of nodes, :math:`\langle\varphi^{(i)}(a)\varphi^{(j)}(b)\rangle`, with error estimates."""
 
+from widefield.gaussian import closed, quadrature
 from widefield.gaussian.averages import Expectation, expectation
 from widefield.gaussian.kernels import AbstractKernel, ClosedKernel, SeriesKernel, kernel_for
 from widefield.gaussian.refined import RefinedKernel
@@ -10,6 +11,8 @@ __all__ = [
     "Expectation",
     "RefinedKernel",
     "SeriesKernel",
+    "closed",
     "expectation",
     "kernel_for",
+    "quadrature",
 ]

@@ -51,7 +51,8 @@ def expectation(
     ``"quadrature"``.
     Error: relative to :math:`\sqrt{\langle\varphi^{(i)}(a)^2\rangle\langle\varphi^{(j)}(b)^2\rangle}` at most
     ``rtol``, or `SolveError`; a value that overflows or is infinite raises `OverflowError`.
-    Limits: a kinked activation has a delta function in its second derivative; a jump in its first.
+    Limits: a kinked activation has a delta function in its second derivative, one that jumps in its first. A jump
+    that is not declared in ``breaks`` is refused, except that within 1e-9 of ρ = ±1 it cannot be seen.
     """
     activation = as_activation(activation)
     checks.choice("method", method, ("auto", "closed", "series", "quadrature"))
@@ -143,7 +144,9 @@ def _series(activation: Activation, orders: tuple[int, int], q, p, c):
     value, slope, error, row, column = _series_pairs(kernel, q, p, c)
     name = "slope" if orders == (1, 1) else "value"
     scale = np.sqrt(np.asarray(row[f"{name}_norm"]) * np.asarray(column[f"{name}_norm"]))
-    return np.array(slope if orders == (1, 1) else value), (np.asarray(error) + 64 * EPS) * scale, scale
+    known = np.isfinite(error)
+    error = np.where(known, (np.where(known, error, 0) + 64 * EPS + kernels.RESOLVED) * scale, np.inf)
+    return np.array(slope if orders == (1, 1) else value), error, scale
 
 
 @jax.jit

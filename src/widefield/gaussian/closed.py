@@ -211,8 +211,8 @@ def _kink_slope(activation: Activation) -> float | None:
 
 def has_closed_form(activation: Activation, orders: tuple[int, int] = (0, 0)) -> bool:
     """Whether <φ^(i)(a) φ^(j)(b)> is known in closed form."""
-    if (sum(orders)) % 2:
-        return False
+    if sum(orders) % 2:
+        return activation.is_named and activation.name == "exp"
     if _kink_slope(activation) is not None:
         return orders in ((0, 0), (1, 1), (2, 0), (0, 2), (2, 2))
     return value_function(activation) is not None
@@ -225,6 +225,8 @@ def moment(activation: Activation, orders: tuple[int, int], q, p, c, exact: bool
         return _kinked(slope, orders, q, p, c, exact)
     value, (i, j) = value_function(activation), orders
     assert value is not None, f"{activation} has no closed form"
+    if activation.name == "exp":
+        return value(q, p, c)
     if activation.name == "erf" and min(orders) > 0:
         value, (i, j) = partial(_erf_slope, exact), (i - 1, j - 1)
     for _ in range(min(i, j)):

@@ -101,7 +101,7 @@ def _average(f: Factor, g: Factor, levels: tuple[int, int], n_nodes: int, q, p, 
     values = f.function(a * z)
     inner = _conditional(g, rho * b * z, b * tau, n_nodes, levels[1])
     edge = np.abs(values[[0, -1]]).max() * math.exp(-0.5 * REACH**2) * np.abs(g.function(b * z[[0, -1]])).max()
-    size = np.sqrt(np.sum(weight * values**2) * np.sum(weight * np.abs(inner) ** 2))
+    size = np.sqrt(np.sum(weight * values**2) * np.sum(weight * g.function(b * z) ** 2))
     return np.asarray([np.sum(weight * values * inner), size, edge])
 
 
@@ -113,19 +113,22 @@ def _spike(x: float, q: float) -> float:
 
 
 def _spikes(f: Factor, g: Factor, level: int, n_nodes: int, q, p, rho, tau) -> np.ndarray:
-    """What the delta functions at the breaks add, and the absolute size of their terms."""
+    """What the delta functions at the breaks add, and a size whose roundings bound theirs."""
     a, b = math.sqrt(q), math.sqrt(p)
-    terms = [0.0]
+    total = size = 0.0
+    for one, other, s, t in ((f, g, a, b), (g, f, b, a)):
+        for x, jump in one.deltas:
+            mean, weight = rho * t * x / s, jump * _spike(x, s * s)
+            near = other.function(mean + t * tau * np.asarray([-1.0, 0.0, 1.0]))
+            total += weight * float(_conditional(other, np.asarray([mean]), t * tau, n_nodes, level)[0])
+            size += abs(weight) * float(np.abs(near).max())
     for x, jump in f.deltas:
-        mean = np.asarray([rho * b * x / a])
-        terms.append(jump * _spike(x, q) * float(_conditional(g, mean, b * tau, n_nodes, level)[0]))
-        terms += [jump * k * _spike(x, q) * _spike(y - rho * b * x / a, p * tau * tau) for y, k in g.deltas]
-    for y, jump in g.deltas:
-        mean = np.asarray([rho * a * y / b])
-        terms.append(jump * _spike(y, p) * float(_conditional(f, mean, a * tau, n_nodes, level)[0]))
-    # A centre at ρx against a break at x is known to a rounding, which counts on the scale √(1 − ρ²).
-    magnified = 1 + max([abs(x) for x in (*f.breaks, *g.breaks)], default=0.0) / max(min(a, b) * tau, EPS) ** 2
-    return np.asarray([sum(terms), sum(map(abs, terms)) * magnified])
+        for y, other_jump in g.deltas:
+            term = jump * other_jump * _spike(x, q) * _spike(y - rho * b * x / a, p * tau * tau)
+            total += term
+            # ρx against y is known to a rounding, which counts on the scale √(1 − ρ²).
+            size += abs(term) * (1 + abs(x * y) / max(p * tau * tau, EPS**2))
+    return np.asarray([total, size])
 
 
 def average(activation: Activation, orders: tuple[int, int], q, p, c) -> tuple[np.ndarray, np.ndarray]:

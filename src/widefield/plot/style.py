@@ -1,4 +1,4 @@
-"""The house style: fixed colours and markers, figures without pyplot's global state, files written whole."""
+"""The house style: colours, markers, images, figures without pyplot's global state, files written whole."""
 
 import io
 import os
@@ -6,17 +6,25 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
+if TYPE_CHECKING:
+    import xarray as xr
+
+Panel = Callable[[Axes], None]  # draws itself
 DPI = 150
+N_ANNOTATED = 4
+N_TICKED = 6
+N_WHOLE_TICKS = 12
 # Okabe and Ito's palette, told apart with any colour vision and by lightness in print.
 COLORS = {"DNN": "#E69F00", "RNN": "#0072B2", "RNN_": "#CC79A7", "theory": "#5A5A5A", "other": "#009E73"}
 MARKERS = {"DNN": "o", "RNN": "x", "RNN_": "x"}
+OTHER_MARKER = "s"
 SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 KERNEL_MAP = "cividis"
 STYLE: dict[Any, Any] = {
@@ -80,7 +88,7 @@ def tube(
 ) -> None:
     """Markers at ``mean`` with a tube of ± ``error`` around them."""
     color = color or COLORS.get(kind, COLORS["other"])
-    marker = marker or MARKERS.get(kind, "s")
+    marker = marker or MARKERS.get(kind, OTHER_MARKER)
     size = 3.5 if marker == "o" else None
     axes.plot(x, mean, linestyle=line, marker=marker, markersize=size, color=color, label=label, zorder=3)
     axes.fill_between(x, mean - error, mean + error, color=color, alpha=0.25, linewidth=0, zorder=1)
@@ -92,6 +100,34 @@ def stderr(samples: Any) -> np.ndarray:
     if len(samples) < 2:
         return np.zeros(samples.shape[1:])
     return samples.std(axis=0, ddof=1) / np.sqrt(len(samples))
+
+
+def mean(field: "xr.DataArray") -> "xr.DataArray":
+    """The mean over replicates, where there are any."""
+    return field.mean("replicate", keep_attrs=True) if "replicate" in field.dims else field
+
+
+def matrix(axes: Axes, values: np.ndarray, title: str, symbol: str, names: tuple[str, str]) -> None:
+    """An image with its colour bar, axes called ``names`` (horizontal first); numbers are written into a small one."""
+    long = max(values.shape) > 4 * min(values.shape)
+    image = axes.imshow(values, cmap=KERNEL_MAP, interpolation="nearest", aspect="auto" if long else "equal")
+    axes.set(xlabel=names[0], ylabel=names[1], title=title)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+    for which, n in zip("xy", values.shape[::-1], strict=True):
+        whole_ticks(axes, n, which)
+    axes.figure.colorbar(image, ax=axes, shrink=0.8, label=symbol)
+    if max(values.shape) <= N_ANNOTATED:
+        middle = (values.min() + values.max()) / 2
+        for (i, j), value in np.ndenumerate(values):
+            color = "black" if value > middle else "white"
+            axes.text(j, i, f"{value:.3g}", ha="center", va="center", fontsize=7, color=color)
+
+
+def whole_ticks(axes: Axes, n: int, which: str) -> None:
+    """States and samples are counted: no ticks between whole numbers."""
+    if n <= N_WHOLE_TICKS:
+        (axes.set_xticks if which == "x" else axes.set_yticks)(range(0, n, 1 if n <= N_TICKED else 2))
 
 
 def letter(axes: Axes, text: str) -> None:

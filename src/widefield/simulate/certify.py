@@ -29,7 +29,9 @@ def certify(
     return Certificate(
         theory=theory,
         status=Status.nonfinite if n_bad else Status.success,
-        error=max(errors.values(), default=0.0),
+        residual=None,  # a simulation solves no equation
+        tolerance=None,
+        error=max(errors.values(), default=None),
         seed=seed,
         wall_time=time.perf_counter() - start,
         options=options,

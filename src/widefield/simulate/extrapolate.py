@@ -10,15 +10,19 @@ from widefield.simulate.certify import certify
 from widefield.solution import Solution, make_solution
 from widefield.task import Task
 
+NAME = "simulate.extrapolate"
+SINGLE_NEURONS = ("draw", "preactivation")  # of single neurons: no average to correct
+MAY_DIFFER = ("width", "method", "inputs", "n_outputs")  # how the same law was sampled
+
 
 def extrapolate(wide: Solution, narrow: Solution) -> Solution:
     r"""Removes the :math:`1/n` offset of finite networks, replicate by replicate.
 
     .. math::  C = 2\,C_{2n} - C_n
 
-    Notation: ``wide`` has twice the width of ``narrow``; everything else but the seed must agree, and the seeds must
-    differ, so that the replicates of the result are independent. Fields that are averages over neurons are combined;
-    ``draw`` is left out, since its mean has no offset.
+    Notation: ``wide`` has twice the width of ``narrow``; both come from the same function of `widefield.simulate`.
+    Everything else but the seed must agree, and the seeds must differ, so that the replicates of the result are
+    independent. Fields that are averages over neurons are combined; fields of single neurons (``draw``) are left out.
 
     Method: with :math:`\langle C_n \rangle = C_\infty + c_1/n + O(n^{-2})` the first correction cancels.
 
@@ -27,43 +31,48 @@ def extrapolate(wide: Solution, narrow: Solution) -> Solution:
     """
     start = time.perf_counter()
     _check(wide, narrow)
-    names = [name for name in _fields(wide) if name in _fields(narrow) and name != "draw"]
+    names = [name for name in _averages(wide) if name in _averages(narrow)]
     if not names:
-        raise ValueError("`wide` and `narrow` have no field in common (draw is not extrapolated).")
+        raise ValueError(
+            f"`wide` and `narrow` have no field in common ({', '.join(SINGLE_NEURONS)} are not extrapolated)."
+        )
     arrays = {name: 2 * wide.data[name].values - narrow.data[name].values for name in names}
     pair = {"wide": wide.certificate, "narrow": narrow.certificate}
-    options: dict[str, Any] = {f"{k}_width": c.options["width"] for k, c in pair.items()}
+    options: dict[str, Any] = {"simulation": wide.certificate.theory}
+    options |= {f"{k}_width": c.options["width"] for k, c in pair.items()}
     options |= {f"{k}_seed": c.seed for k, c in pair.items()}
-    options["replicates"] = wide.certificate.options["replicates"]
-    left_out = tuple(name for name in _fields(wide) if name not in names)
+    options |= {k: v for k, v in wide.certificate.options.items() if k not in MAY_DIFFER}
+    left_out = tuple(str(name) for name in wide.data.data_vars if name not in names)
     notes = () if wide.task is None else wide.task.notes
-    certificate = certify(
-        "simulate.extrapolate", arrays, start, seed=None, options=options, notes=notes, left_out=left_out
-    )
+    certificate = certify(NAME, arrays, start, seed=None, options=options, notes=notes, left_out=left_out)
     fields = {name: (tuple(map(str, wide.data[name].dims)), value) for name, value in arrays.items()}
     return make_solution(fields, certificate, wide.network, wide.task)
 
 
-def _fields(solution: Solution) -> list[str]:
-    """Names of the fields; xarray files ``output`` under coordinates, since it is a dim of ``draw`` too."""
-    return [str(name) for name in solution.data.variables if name not in solution.data.indexes]
+def _averages(solution: Solution) -> list[str]:
+    """Names of the fields that are averages over neurons, one per replicate."""
+    fields = {str(name): value for name, value in solution.data.data_vars.items() if name not in SINGLE_NEURONS}
+    return [name for name, v in fields.items() if v.dims[:1] == ("replicate",) and v.dtype.kind == "f"]
 
 
 def _check(wide: Solution, narrow: Solution) -> None:
     for name, solution in (("wide", wide), ("narrow", narrow)):
-        if not isinstance(solution, Solution) or solution.certificate.theory != "simulate.prior":
-            raise ValueError(f"`{name}` must be a Solution of widefield.simulate.prior.")
+        theory = solution.certificate.theory if isinstance(solution, Solution) else ""
+        if not theory.startswith("simulate.") or theory == NAME or "width" not in solution.certificate.options:
+            raise ValueError(f"`{name}` must be a Solution of a function of widefield.simulate that takes a `width`.")
+    kinds = wide.certificate.theory, narrow.certificate.theory
+    if kinds[0] != kinds[1]:
+        raise ValueError(f"`wide` and `narrow` must be simulations of the same kind, got {kinds[0]} and {kinds[1]}.")
     if _key(wide.network) != _key(narrow.network) or not _same_task(wide.task, narrow.task):
         raise ValueError("`wide` and `narrow` must simulate the same network and the same task.")
-    options, options_ = wide.certificate.options, narrow.certificate.options
     sizes, sizes_ = (s.network.sizes(s.certificate.options["width"]) for s in (wide, narrow))
     if sizes != tuple(2 * n for n in sizes_):
         raise ValueError(f"`wide` must have twice the width of `narrow`, got layers of {sizes} and {sizes_} neurons.")
-    if options["replicates"] != options_["replicates"]:
-        raise ValueError(
-            "`wide` and `narrow` must have equally many replicates, "
-            f"got {options['replicates']} and {options_['replicates']}."
-        )
+    options, options_ = wide.certificate.options, narrow.certificate.options
+    for name in sorted((options.keys() | options_.keys()) - set(MAY_DIFFER)):
+        if options.get(name) != options_.get(name):
+            given = f"got {options.get(name)} and {options_.get(name)}"
+            raise ValueError(f"`wide` and `narrow` must have the same `{name}`, {given}.")
     if wide.certificate.seed == narrow.certificate.seed:
         raise ValueError(f"`wide` and `narrow` must have different seeds, got {wide.certificate.seed} for both.")
 

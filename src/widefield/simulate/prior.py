@@ -2,21 +2,21 @@ r"""Random deep and recurrent networks of finite width."""
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-import jax
 import numpy as np
 
 from widefield import boundary, checks
 from widefield.network import Network
+from widefield.progress import bar
+from widefield.simulate.activate import activate
 from widefield.simulate.certify import blocks, certify
 from widefield.simulate.cost import Plan, plan
 from widefield.simulate.dense import Dense
 from widefield.simulate.drive import Drive, coordinates
-from widefield.progress import bar
+from widefield.simulate.forward import Parameters, prior_scales
 from widefield.simulate.record import Layout, Readout, State, draw_readout, layout, record, stored_numbers
 from widefield.simulate.streams import HIDDEN, streams
 from widefield.simulate.tangent import tangent_kernel
@@ -30,7 +30,7 @@ Recurrence = Dense | UntiedWeightFree | TiedWeightFree
 
 @boundary.x64
 def prior(
-    net: Network,
+    network: Network,
     task: Task,
     *,
     width: int,
@@ -62,7 +62,7 @@ def prior(
     ``feature_diagonal`` (state, sample, sample\_) take their place, and ``draw`` (sample, output) is at the last state.
 
     Notation: :math:`\mathrm{Var}\,W = w/n_{a-1}`, :math:`\mathrm{Var}\,U = u/D`, :math:`\mathrm{Var}\,\xi = b`,
-    :math:`\mathrm{Var}\,V = v/n`; layer sizes are ``net.sizes(width)``.
+    :math:`\mathrm{Var}\,V = v/n`; layer sizes are ``network.sizes(width)``.
 
     Method: ``"dense"`` draws the weights. ``"weight_free"`` samples the same law without them: untied weights by the
     Gram matrix of each layer, tied weights by conditioning :math:`W` on its action so far (weights are drawn after all
@@ -77,12 +77,12 @@ def prior(
     relu networks near criticality are heavy-tailed at small width (Fig. 3 of the paper).
     """
     start = time.perf_counter()
-    sizes = _check(net, task, width, replicates, seed, n_outputs, progress)
-    fields = layout(net, sizes, task, n_outputs)
+    sizes = _check(network, task, width, replicates, seed, n_outputs, progress)
+    fields = layout(network, sizes, task, n_outputs)
     wanted, left_out = _choose(quantities, fields, replicates)
-    x = task.sequences(net.depth)
-    chosen = plan(net, sizes, x.shape, method, wanted, stored_numbers(wanted, net, sizes, task.n_samples))
-    run = _Run(net, sizes, coordinates(x, reduce=chosen.reduce_inputs), chosen, replicates, seed, n_outputs)
+    x = task.sequences(network.depth)
+    chosen = plan(network, sizes, x.shape, method, wanted, stored_numbers(wanted, network, sizes, task.n_samples))
+    run = _Run(network, sizes, coordinates(x, reduce=chosen.reduce_inputs), chosen, replicates, seed, n_outputs)
     arrays = {name: np.empty((replicates, *fields[name][1])) for name in wanted}
     with (
         bar(f"{replicates} networks of width {width}", replicates, progress, replicates * chosen.seconds) as advance,
@@ -101,7 +101,7 @@ def prior(
         left_out=left_out,
     )
     named = {name: (("replicate", *fields[name][0]), value) for name, value in arrays.items()}
-    return make_solution(named, certificate, net, task, throw=throw)
+    return make_solution(named, certificate, network, task, throw=throw)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _check(
 ) -> tuple[int, ...]:
     """Layer sizes, once the arguments are known to make sense."""
     if not isinstance(net, Network):
-        raise ValueError(f"`net` must be a widefield.Network (DNN or RNN), got {type(net).__name__}.")
+        raise ValueError(f"`network` must be a widefield.Network (DNN or RNN), got {type(net).__name__}.")
     if not isinstance(task, Task):
         raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
     checks.integer("replicates", replicates, 1)
@@ -198,32 +198,21 @@ def _trajectory(run: _Run, drive: Drive, recurrence: Recurrence) -> Iterator[Sta
     h = np.zeros((len(drive.rngs), run.inputs.shape[1], run.sizes[0]))
     for a in range(run.net.depth):
         drive.add(a, h)
-        feature = _activate(run.net.activation.function, h, run.batch)
+        feature = activate(run.net.activation, h, run.batch)
         yield a, h, feature
         if a + 1 < run.net.depth:
             h = recurrence.advance(a + 1, feature)
 
 
-@lru_cache(maxsize=64)
-def _compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return jax.jit(function)
-
-
-def _activate(function: Callable[[Any], Any], h: np.ndarray, n_padded: int) -> np.ndarray:
-    """Features, always computed on ``n_padded`` networks so that the function compiles once."""
-    missing = n_padded - len(h)
-    padded = np.concatenate([h, np.repeat(h[:1], missing, axis=0)]) if missing else h
-    return np.asarray(_compiled(function)(padded))[: len(h)]
-
-
 def _fill_ntk(run: _Run, ntk: np.ndarray, drive: Drive, recurrence: Dense, readout: Readout | None) -> None:
     states = tuple(range(run.net.depth)) if ntk.ndim == 5 else (run.net.depth - 1,)
-    kernel = tangent_kernel(run.net, run.sizes, states)
+    scales = prior_scales(run.net, run.sizes, dimension=1)
     for r in range(len(ntk)):
-        parameters = {
-            "weights": [drawn[r] for drawn in recurrence.weights],
-            "input_weights": [drawn[r] for drawn in drive.input_weights],
-            "biases": [drawn[r] for drawn in drive.biases],
-            "readout": [] if readout is None else [drawn[r, ..., 0] for drawn in readout],
-        }
-        ntk[r] = kernel(parameters, run.inputs)
+        parameters = Parameters(
+            weights=[drawn[r] for drawn in recurrence.weights],
+            input_weights=[drawn[r] for drawn in drive.input_weights],
+            biases=[drawn[r] for drawn in drive.biases],
+            readout=[] if readout is None else [drawn[r, :, :1] for drawn in readout],
+        )
+        kernel = np.asarray(tangent_kernel(parameters, run.inputs, scales, run.net.activation, run.sizes, states))
+        ntk[r] = kernel if ntk.ndim == 5 else kernel[0, 0]

@@ -103,19 +103,22 @@ def equal_state_pairs(
     rows: dict[str, Array],
     columns: dict[str, Array],
     drive: Float[Array, "driven pair"],
-) -> tuple[Float[Array, "depth pair"], Float[Array, "depth pair"]]:
-    """Covariance and <φφ> of single pairs of samples at every state; tables are (..., state, pair)."""
+) -> tuple[Array, Array, Array]:
+    """C, Θ and <φφ> of single pairs of samples at every state, (state, pair); tables are (..., state, pair)."""
     depth = len(variances.weight)
     drive = jnp.pad(drive, ((0, depth - len(drive)), (0, 0)))
     source = variances.bias[:, None] + variances.input[:, None] * drive
 
-    def step(value, a):
+    def step(carry, a):
+        value, tangent = carry
         C = source[a] + variances.weight[a] * value
+        theta = C + variances.weight[a] * tangent
         at = lambda table: {k: jax.lax.dynamic_index_in_dim(v, a, v.ndim - 2, False) for k, v in table.items()}  # noqa: E731
-        value, _, _ = kernel.pair(at(rows), at(columns), C, False)
-        return value, (C, value)
+        value, slope, _ = kernel.pair(at(rows), at(columns), C, True)
+        return (value, slope * theta), (C, theta, value)
 
-    return jax.lax.scan(step, jnp.zeros_like(source[0]), jnp.arange(depth))[1]
+    start = jnp.zeros_like(source[0])
+    return jax.lax.scan(step, (start, start), jnp.arange(depth))[1]
 
 
 def equal_state_block(

@@ -12,14 +12,15 @@ from widefield.activation import Activation
 from widefield.boundary import x64
 from widefield.gaussian import closed, quadrature
 from widefield.network import Network
-from widefield.solution import Certificate, Solution, make_solution
+from widefield.solution import Certificate, Solution, Status, make_solution
 
-LARGEST, SMALLEST = 1e12, 1e-12
+LARGEST, SMALLEST, TINY = 1e12, 1e-12, 1e-60
+TOLERANCE = 1e-10
 _closed = jax.jit(partial(closed.moment, exact=True), static_argnums=(0, 1))
 
 
 @x64
-def depth_limit(network: Network) -> Solution:
+def depth_limit(network: Network, *, throw: bool = True) -> Solution:
     r"""Fixed point of the covariance recursion at great depth, and how it is approached.
 
     .. math::  q^* = w\langle\varphi^2\rangle_{q^*} + b, \qquad \chi = w\langle\varphi'^2\rangle_{q^*}
@@ -30,7 +31,7 @@ def depth_limit(network: Network) -> Solution:
     variance at which :math:`\chi = 1` for this bias variance; NaN where there is none) and ``phase``.
 
     Method: bracketing from the variance of a unit-power input, then Brent's method; averages in closed form or by
-    quadrature. Error: the residual is :math:`|f(q^*) - q^*|/q^*`.
+    quadrature. Error: the residual is :math:`|f(q^*) - q^*|/\max(q^*, 1)`.
     Limits: an input at state 0 only and variances that do not depend on the state. Equal-state statistics are those of
     both deep and recurrent networks.
     """
@@ -45,13 +46,17 @@ def depth_limit(network: Network) -> Solution:
     q = fixed_variance(phi, w, b, q0)
     values = {"variance": q} | _around(phi, w, b, q)
     values["critical_weight_variance"] = critical_weight_variance(phi, b, q0)
-    gap = 0.0 if not math.isfinite(q) or q == 0 else abs(_next(phi, w, b, q) - q) / q
-    certificate = Certificate("depth_limit", residual=gap, tolerance=1e-10, wall_time=time.perf_counter() - start)
-    return make_solution({k: ((), v) for k, v in values.items()}, certificate, network, None)
+    gap = abs(_next(phi, w, b, q) - q) / max(q, 1.0) if math.isfinite(q) else None
+    status = Status.success if gap is None or gap <= TOLERANCE else Status.inaccurate
+    notes = () if math.isfinite(q) else ("the variance grows without bound",)
+    elapsed = time.perf_counter() - start
+    certificate = Certificate("depth_limit", status, gap, TOLERANCE, wall_time=elapsed, notes=notes)
+    return make_solution({k: ((), v) for k, v in values.items()}, certificate, network, None, throw=throw)
 
 
 def _average(phi: Activation, orders: tuple[int, int], q: float, c: float) -> float:
-    """<φ^(i)φ^(j)> of two nodes of equal variance."""
+    """<φ^(i)φ^(j)> of two nodes of equal variance; at zero variance the limit from above."""
+    q, c = (q, c) if q > 0 else (TINY, TINY)
     arrays = np.asarray([q]), np.asarray([q]), np.asarray([c])
     if closed.has_closed_form(phi, orders):
         return float(_closed(phi, orders, *arrays)[0])
@@ -123,6 +128,10 @@ def _scale(slope: float) -> float:
 
 def critical_weight_variance(phi: Activation, b: float, q0: float) -> float:
     """The weight variance at which the susceptibility of the fixed point is one; NaN where none is found."""
+
+    at_zero = _average(phi, (1, 1), 0.0, 0.0)
+    if b == 0 and at_zero > 0 and fixed_variance(phi, 0.99 / at_zero, b, q0) == 0:
+        return 1 / at_zero  # without bias the transition is where the fixed point at zero loses its stability
 
     def excess(w: float) -> float:
         q = fixed_variance(phi, w, b, q0)

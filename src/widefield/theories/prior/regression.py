@@ -17,10 +17,12 @@ def condition(
     Error: raises `numpy.linalg.LinAlgError` where K_DD + noise is not positive definite; nothing is added to it.
     """
     s, _, n, _ = K.shape
+    eps = float(np.finfo(K.dtype).eps)
+    K, labels = K.astype(float), labels.astype(float)
     matrix = K.transpose(0, 2, 1, 3).reshape(s * n, s * n) + noise * np.eye(s * n)
     y = labels.transpose(1, 0, 2).reshape(s * n, -1)
     factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True)
-    _refuse_singular(factor)
+    _refuse_singular(factor, eps)
     whitened = scipy.linalg.solve_triangular(factor, y, lower=True)
     log_determinant = 2 * np.sum(np.log(np.diag(factor)))
     n_outputs = y.shape[1]
@@ -38,8 +40,8 @@ def condition(
     return result
 
 
-def _refuse_singular(factor: np.ndarray) -> None:
-    """A Cholesky factor of a singular matrix can pass by rounding; its pivots cannot."""
+def _refuse_singular(factor: np.ndarray, eps: float) -> None:
+    """A Cholesky factor of a singular matrix can pass by rounding (of the kernel's own ``eps``); its pivots cannot."""
     pivots = np.diag(factor) ** 2
-    if pivots.min() <= 4 * len(factor) * np.finfo(float).eps * pivots.max():
+    if pivots.min() <= 4 * len(factor) * eps * pivots.max():
         raise np.linalg.LinAlgError(f"smallest pivot {pivots.min():.1e} against {pivots.max():.1e}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from widefield import checks
 from widefield.boundary import choose_quantities, describe_bytes, memory_budget, working_dtype, x64
-from widefield.gaussian import AbstractKernel, RefinedKernel, SeriesKernel, kernel_for
+from widefield.gaussian import AbstractKernel, RefinedKernel, SeriesKernel, kernel_for, quadrature
 from widefield.network import Network
 from widefield.progress import bar
 from widefield.solution import Certificate, Solution, SolveError, Status, make_solution
@@ -109,6 +109,8 @@ def _plan(network: Network, task: Task, quantities: Iterable[str] | None) -> tup
         "feature": [Target("feature", every, every, train, train)],
     }
     available = [name for name in targets if name not in REGRESSION or _has(task, name)]
+    if quadrature.factor(network.activation, 1).deltas:  # a jump: the slope is a delta function, the kernel infinite
+        available.remove("ntk")
     sizes = {name: 8 * sum(int(np.prod(t.shape)) for t in targets[name]) for name in available}
     kept, left_out = choose_quantities(quantities, sizes)
     if not kept:
@@ -132,19 +134,24 @@ def _solve(network, task, plan, noise, rtol, dtype, progress):
         test = range(task.n_samples, task.n_samples + task.n_test)
         targets["test_prediction"] = Target("readout", range(network.depth), supervised, test, train)
     x = task.sequences(network.depth, test=any(t.samples.stop > task.n_samples for t in targets.values())).astype(dtype)
-    arrays = {name: np.empty(t.shape, dtype) for name, t in targets.items()}
+    arrays = {name: np.full(t.shape, np.nan, dtype) for name, t in targets.items()}
     kernel, q = resolve_kernel(network, x, dtype)
     facts: dict[str, Any] = {"status": Status.success, "notes": ()}
-    if np.isfinite(q).all():
+    fields = {name: (PAIRS if t.states else PAIRS[2:], arrays[name]) for name, t in plan.items() if name not in REGRESSION}
+    if not np.isfinite(q).all():
+        return fields, facts | {"status": Status.nonfinite}
+    try:
         facts["error"], kernel = _fill_blocks(network, kernel, q, x, targets, arrays, rtol, progress)
-        if isinstance(kernel, RefinedKernel):
-            facts["notes"] = ("pairs beyond the reach of the Hermite series were done by quadrature",)
-        facts["residual"] = residual(network, kernel, q[:, : task.n_samples], x[: task.n_samples], arrays.get("output"))
-        if not facts["residual"] <= rtol:
-            facts["status"] = Status.inaccurate
-    fields = {name: (_dims(name, plan[name]), arrays[name]) for name in plan if name not in REGRESSION}
-    if not all(np.isfinite(a).all() for a in arrays.values()) or not np.isfinite(q).all():
-        return fields, facts | {"status": Status.nonfinite, "residual": float("nan")}
+    except SolveError as error:
+        return fields, facts | {"status": Status.inaccurate, "notes": (str(error),)}
+    if not all(np.isfinite(a).all() for a in arrays.values()):
+        return fields, facts | {"status": Status.nonfinite}
+    if isinstance(kernel, RefinedKernel):
+        facts["notes"] = ("pairs beyond the reach of the Hermite series were done by quadrature",)
+    returned = {name: arrays[name] for name in fields}
+    facts["residual"] = residual(network, kernel, q[:, : task.n_samples], x[: task.n_samples], returned)
+    if not facts["residual"] <= rtol:
+        return fields, facts | {"status": Status.inaccurate}
     return _regress(task, arrays, wants_regression, noise, fields, facts)
 
 
@@ -164,12 +171,6 @@ def _regress(task, arrays, wanted, noise, fields, facts):
         "test_covariance": ("state", "state_", "test", "test_"),
     }
     return fields | {name: (dims[name], result[name]) for name in wanted}, facts
-
-
-def _dims(name: str, target: Target) -> tuple[str, ...]:
-    if target.states is None:
-        return PAIRS[2:]
-    return PAIRS
 
 
 def resolve_kernel(network: Network, x: np.ndarray, dtype: np.dtype) -> tuple[AbstractKernel, np.ndarray]:
@@ -200,7 +201,7 @@ def _fill_blocks(network, kernel, q, x, targets, arrays, rtol, progress):
             if not float(block.error) <= rtol and isinstance(kernel, SeriesKernel):
                 careful = careful or RefinedKernel(network.activation, kernel, rtol)
                 block = block_of(rows, columns, careful)
-            worst = max(worst, float(block.error))
+            worst = float(np.maximum(worst, block.error))  # unlike max, keeps a NaN
             get = lambda field, b=block, r=rows, c=columns: np.asarray(getattr(b, field))[..., : len(r), : len(c)]  # noqa: E731
             fill(targets, arrays, get, rows, columns)
             advance(1)

@@ -1,4 +1,4 @@
-"""The recursion evaluated once more, by quadrature, on a few pairs of samples."""
+"""The returned fields put back into the recursion, with averages by quadrature, on a few entries."""
 
 import contextlib
 
@@ -10,19 +10,22 @@ from widefield.gaussian import AbstractKernel, RefinedKernel, quadrature
 from widefield.network import Network
 from widefield.theories.prior import core
 
+N_ENTRIES = 4
+
 _pairs_at_all_states = jax.jit(core.equal_state_pairs)
-_second_moment = jax.jit(lambda kernel, q: kernel.second_moment(q))
 table = jax.jit(lambda kernel, q: kernel.table(q))
 
 
-def residual(
-    network: Network, kernel: AbstractKernel, q: np.ndarray, x: np.ndarray, output: np.ndarray | None
-) -> float:
-    """Largest difference from quadrature of the averages used, relative to √(<φ²><φ'²>).
+def residual(network: Network, kernel: AbstractKernel, q: np.ndarray, x: np.ndarray, fields: dict[str, np.ndarray]) -> float:
+    """Largest violation of the recursion by the returned fields, each relative to the scale of its equation."""
+    found = [_last_state(network, kernel, q, x, fields)]
+    if "hidden" in fields:
+        found.append(_all_states(network, kernel, q, x, fields))
+    return float(np.max(found))
 
-    The pairs: the most and the least correlated at the input among some, and the first sample with itself. The states:
-    the first, the last, and the one of largest variance. With ``output`` its entries are compared too.
-    """
+
+def _last_state(network, kernel, q, x, fields) -> float:
+    """``output`` and ``ntk`` of three pairs: the most and least alike at the input, and a sample with itself."""
     variances = core.variances_of(network, x.dtype)
     i, j = _choose(x)
     drive = np.einsum("pad,pad->ap", x[i], x[j]) / x.shape[-1]
@@ -30,14 +33,62 @@ def residual(
     refined = isinstance(kernel, RefinedKernel)
     march = core.equal_state_pairs if refined else _pairs_at_all_states
     with jax.disable_jit() if refined else contextlib.nullcontext():
-        C, value = (np.asarray(v) for v in march(kernel, variances, rows, columns, jnp.asarray(drive, x.dtype)))
-    states = sorted({0, network.depth - 1, int(np.argmax(q.max(axis=1)))})
-    exact, scale = _by_quadrature(kernel, q[np.ix_(states, i)], q[np.ix_(states, j)], C[states])
-    worst = _relative(value[states] - exact, scale)
-    if output is not None and network.readout_variance:
-        used = (output[i, j] - network.readout_bias_variance) / network.readout_variance
-        worst = max(worst, _relative(used - exact[-1], scale[-1]))
-    return worst
+        marched = march(kernel, variances, rows, columns, jnp.asarray(drive, x.dtype))
+    C, theta, value = (np.asarray(v, float) for v in marched)
+    states = sorted({network.depth - 1, int(np.argmax(q.max(axis=1)))})
+    exact, scale = _average(kernel, 0, q[np.ix_(states, i)], q[np.ix_(states, j)], C[states])
+    worst = [_relative(value[states] - exact, scale)]
+    v, bias = network.readout_variance, network.readout_bias_variance
+    if v is None or v == 0:
+        return float(np.max(worst))
+    if "output" in fields:
+        worst.append(_relative(fields["output"][i, j] - v * exact[-1] - bias, v * scale[-1] + bias))
+    if "ntk" in fields and fields["ntk"].ndim == 2:
+        slopes, size = _slopes(kernel, q[-1, i], q[-1, j], C[-1])
+        off = fields["ntk"][i, j] - (v * exact[-1] + bias + v * slopes * theta[-1])
+        worst.append(_relative(_least(off), v * scale[-1] + bias + v * size * np.abs(theta[-1])))
+    return float(np.max(worst))
+
+
+def _all_states(network, kernel, q, x, fields) -> float:
+    """Entries of all fields at random states and samples, against the right-hand sides made from other entries."""
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(network.depth, size=(2, N_ENTRIES))
+    a[-1], b[-1] = network.depth - 1, max(0, network.depth - 2)
+    i, j = rng.integers(len(x), size=(2, N_ENTRIES))
+    hidden = fields["hidden"].astype(float)[a, b, i, j]
+    weight, source = _right_hand_side(network, x, a, b, i, j)
+    before = np.where((a > 0) & (b > 0), weight, 0)
+    past = fields["hidden"].astype(float)[a - 1, b - 1, i, j]
+    average, _ = _average(kernel, 0, q[a - 1, i], q[b - 1, j], past)
+    size = np.sqrt(q[a, i]) * np.sqrt(q[b, j])
+    worst = [_relative(hidden - source - before * average, size)]
+    value, scale = _average(kernel, 0, q[a, i], q[b, j], hidden)
+    if "feature" in fields:
+        worst.append(_relative(fields["feature"][a, b, i, j] - value, scale))
+    v, bias = network.readout_variance, network.readout_bias_variance
+    if v and "readout" in fields:
+        readout = fields["readout"]
+        worst.append(_relative(readout[a, b, i, j] - v * value - bias, v * scale + bias))
+        if "ntk" in fields and fields["ntk"].ndim == 4:
+            slopes, steep = _slopes(kernel, q[a, i], q[b, j], hidden)
+            earlier = (fields["ntk"] - readout)[a - 1, b - 1, i, j] / v
+            expected = readout[a, b, i, j] + v * slopes * (hidden + before * earlier)
+            off = _least(fields["ntk"][a, b, i, j] - expected)
+            worst.append(_relative(off, np.abs(expected[1]) + v * steep * size))
+    return float(np.max(worst))
+
+
+def _right_hand_side(network, x, a, b, i, j) -> tuple[np.ndarray, np.ndarray]:
+    """The masked weight variance, and the bias and input part of the covariance, at some entries."""
+    same = a == b
+    masks = {name: np.ones_like(same) if tied else same for name, tied in core.sharing_of(network)._asdict().items()}
+    weight = masks["weights"] * np.concatenate([[0.0], network.weight_variances])[a]
+    n_driven = x.shape[1]
+    driven = (a < n_driven) & (b < n_driven)
+    overlap = np.einsum("pd,pd->p", x[i, np.minimum(a, n_driven - 1)], x[j, np.minimum(b, n_driven - 1)]) / x.shape[-1]
+    inputs = np.where(driven, masks["inputs"] * network.input_variances[a] * overlap, 0)
+    return weight, masks["biases"] * network.bias_variances[a] + inputs
 
 
 def _relative(difference: np.ndarray, scale: np.ndarray) -> float:
@@ -47,16 +98,37 @@ def _relative(difference: np.ndarray, scale: np.ndarray) -> float:
 def _choose(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Indices of the pairs to check."""
     some = np.unique(np.linspace(0, len(x) - 1, 32).astype(int))
+    if len(some) == 1:
+        return some, some
     norm = np.maximum(np.linalg.norm(x[some, 0], axis=1), 1e-300)
     cosine = x[some, 0] @ x[some, 0].T / norm[:, None] / norm
-    np.fill_diagonal(cosine, 0.0)
-    places = [np.unravel_index(k, cosine.shape) for k in (np.argmax(cosine), np.argmin(cosine))]
-    return np.asarray([0, *(some[i] for i, _ in places)]), np.asarray([0, *(some[j] for _, j in places)])
+    diagonal = np.eye(len(some), dtype=bool)
+    ends = np.argmax(np.where(diagonal, -np.inf, cosine)), np.argmin(np.where(diagonal, np.inf, cosine))
+    rows, columns = np.unravel_index(np.asarray(ends), cosine.shape)
+    return np.asarray([0, *some[rows]]), np.asarray([0, *some[columns]])
 
 
-def _by_quadrature(kernel: AbstractKernel, q, p, c) -> tuple[np.ndarray, np.ndarray]:
+def _slopes(kernel: AbstractKernel, q, p, c) -> tuple[np.ndarray, np.ndarray]:
+    """<φ'φ'> at the covariance and some roundings to either side, and its scale.
+
+    The slope of a kinked function changes like √(1 − ρ) near duplicates: a rounding of C is worth 1e-8 there.
+    """
+    shift = 16 * np.finfo(q.dtype).eps * np.sqrt(q * p) if kernel.activation.breaks else 0.0
+    around = [_average(kernel, 1, q, p, c + step * shift) for step in (-1, 0, 1)]
+    return np.stack([slope for slope, _ in around]), around[1][1]
+
+
+def _least(off: np.ndarray) -> np.ndarray:
+    """Distance of zero from the interval that the entries of each column span."""
+    return np.maximum(0, np.maximum(off.min(axis=0), -off.max(axis=0)))
+
+
+def _average(kernel: AbstractKernel, order: int, q, p, c) -> tuple[np.ndarray, np.ndarray]:
+    """<φ^(k)φ^(k)> by quadrature, and its scale."""
+    q, p, c = (np.asarray(v, float) for v in (q, p, c))
     limit = np.sqrt(q) * np.sqrt(p)
-    flat = [np.ravel(v).astype(float) for v in (q, p, np.clip(c, -limit, limit))]
-    exact, _ = quadrature.average(kernel.activation, (0, 0), *flat)
-    norms = [np.asarray(_second_moment(kernel, jnp.asarray(v))) for v in (q, p)]
-    return exact.reshape(c.shape), np.sqrt(norms[0] * norms[1])
+    flat = [np.ravel(v) for v in (q, p, np.clip(c, -limit, limit))]
+    orders = order, order
+    exact, _ = quadrature.average(kernel.activation, orders, *flat)
+    norms = [quadrature.average(kernel.activation, orders, v, v, v)[0] for v in flat[:2]]
+    return exact.reshape(c.shape), np.sqrt(norms[0] * norms[1]).reshape(c.shape)

@@ -1,0 +1,84 @@
+"""A picture of any solution: scalars as text, fields of one dim as curves, of two or more as images."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from widefield.plot.style import SERIES, Panel, matrix, mean, stderr
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from widefield.solution import Solution
+
+MOST_PANELS = 6
+
+
+def pictures(solution: "Solution") -> list[Panel]:
+    """A panel with all scalars, then one per field, ``MOST_PANELS`` at most."""
+    found = scalars(solution)
+    found += [partial(_field, field=v, known=e) for v, e in _fields(solution) if _dims(v) and v.dtype.kind in "fiub"]
+    return found[:MOST_PANELS]
+
+
+def scalars(solution: "Solution") -> list[Panel]:
+    """One panel of text with every field that is a single number or word."""
+    lines = {str(field.name): _text(field, error) for field, error in _fields(solution) if not _dims(field)}
+    return [partial(_words, lines=lines)] if lines else []
+
+
+def _fields(solution: "Solution") -> Iterator[tuple["xr.DataArray", "xr.DataArray | None"]]:
+    """Every field, with its standard error where that is a field too."""
+    for name, field in solution.data.data_vars.items():
+        if field.size and not str(name).endswith("_stderr"):
+            yield field, solution.data.data_vars.get(f"{name}_stderr")
+
+
+def _dims(field: "xr.DataArray") -> list[str]:
+    return [str(dim) for dim in field.dims if dim != "replicate"]
+
+
+def _error(field: "xr.DataArray", known: "xr.DataArray | None") -> np.ndarray:
+    """Standard error over the replicates or, without them, the known one; zero where there is none."""
+    if "replicate" in field.dims:
+        return stderr(field.transpose("replicate", ...).values)
+    return np.zeros(field.shape) if known is None else known.values
+
+
+def _text(field: "xr.DataArray", known: "xr.DataArray | None") -> str:
+    if field.dtype.kind not in "fiub":
+        return str(field.values)
+    error = float(_error(field, known))
+    return f"{float(mean(field)):.5g}" + (f" ± {error:.1g}" if error else "")
+
+
+def _words(ax: Axes, lines: dict[str, str]) -> None:
+    ax.set_axis_off()
+    for i, (name, value) in enumerate(lines.items()):
+        height = 1 - (i + 0.5) / max(len(lines), 6)
+        ax.text(0.0, height, name.replace("_", " "), transform=ax.transAxes, va="center")
+        ax.text(1.0, height, value, transform=ax.transAxes, va="center", ha="right")
+
+
+def _field(ax: Axes, field: "xr.DataArray", known: "xr.DataArray | None") -> None:
+    dims, name = _dims(field), str(field.name).replace("_", " ")
+    if len(dims) == 1:
+        _curve(ax, field[dims[0]].values, mean(field).values, _error(field, known))
+        ax.set(xlabel=dims[0], ylabel=name, title=name)
+        return
+    last = mean(field).isel(dict.fromkeys(dims[:-2], -1))
+    where = f", last {', '.join(dims[:-2])}" if dims[:-2] else ""
+    matrix(ax, last.values.astype(float), f"{name}{where}", name, (dims[-1], dims[-2]))
+
+
+def _curve(ax: Axes, x: np.ndarray, middle: np.ndarray, error: np.ndarray) -> None:
+    """A line (one point: a mark), with a tube of the standard error where there is one."""
+    ax.plot(x, middle, color=SERIES[0], marker="o" if len(x) == 1 else None)
+    if error.any():
+        ax.fill_between(x, middle - error, middle + error, color=SERIES[0], alpha=0.25, linewidth=0)
+    if x.dtype.kind in "iu":
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
