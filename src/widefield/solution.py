@@ -62,12 +62,13 @@ class Certificate:
     dtype: str = "float64"
     wall_time: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=lambda: _versions())
+    versions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     diagnostics: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "versions", self.versions or dict(_versions()))
         object.__setattr__(self, "options", plain(self.options))
         object.__setattr__(self, "diagnostics", plain(self.diagnostics))
 
@@ -210,7 +211,7 @@ def load(path: str | os.PathLike) -> Solution:
         raise ValueError(f"`path` must be a file written by Solution.save, but {str(path)!r} does not exist.")
     try:
         with xr.open_datatree(path, engine="h5netcdf") as tree:
-            groups = {name: tree[name].to_dataset(inherit=False).load() for name in tree.children}
+            groups = {name: child.to_dataset(inherit=False).load() for name, child in tree.children.items()}
             attrs = dict(tree.attrs)
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"`path` is not a widefield file: {str(path)!r} ({error}).") from error
@@ -289,7 +290,7 @@ def _task_dataset(task: Task) -> "xr.Dataset":
 
 
 def _task_from(data: "xr.Dataset") -> Task:
-    arrays = {str(name): data[name].values for name in data.data_vars}
+    arrays: dict[str, Any] = {str(name): data[name].values for name in data.data_vars}
     supervised = data.attrs.get("supervised")
     task = Task(**arrays, supervised=None if supervised is None else tuple(np.atleast_1d(supervised).tolist()))
     object.__setattr__(task, "notes", tuple(json.loads(data.attrs.get("notes", "[]"))))

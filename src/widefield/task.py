@@ -30,7 +30,11 @@ class Task:
     def __post_init__(self) -> None:
         notes: list[str] = []
         self._store("x", checks.real_array("x", self.x, (2, 3), _INPUTS), notes)
-        for name, ndim, meaning in (("y", (1, 2, 3), _LABELS), ("x_test", (2, 3), _INPUTS), ("y_test", (1, 2, 3), _LABELS)):
+        for name, ndim, meaning in (
+            ("y", (1, 2, 3), _LABELS),
+            ("x_test", (2, 3), _INPUTS),
+            ("y_test", (1, 2, 3), _LABELS),
+        ):
             value = getattr(self, name)
             if value is not None:
                 self._store(name, checks.real_array(name, value, ndim, meaning), notes)

@@ -38,7 +38,11 @@ def covariances(net, x):
     f, g = FUNCTIONS[net.activation.name]
     shape = (depth, depth, n, n)
     C, F, G, theta, tangent = (np.zeros(shape) for _ in range(5))
-    mask = {k: (lambda a, b, tied=getattr(net, k) == "tied": 1.0 if tied or a == b else 0.0) for k in ("weights", "biases", "inputs")}
+    tied = {name: getattr(net, name) == "tied" for name in ("weights", "biases", "inputs")}
+
+    def mask(name, a, b):
+        return 1.0 if tied[name] or a == b else 0.0
+
     w = [0.0, *net.weight_variances]
     for total in range(2 * depth - 1):
         for a in range(depth):
@@ -47,12 +51,14 @@ def covariances(net, x):
                 continue
             for i in range(n):
                 for j in range(n):
-                    C[a, b, i, j] = mask["biases"](a, b) * net.bias_variances[a]
+                    C[a, b, i, j] = mask("biases", a, b) * net.bias_variances[a]
                     if a < x.shape[1] and b < x.shape[1]:
-                        C[a, b, i, j] += mask["inputs"](a, b) * net.input_variances[a] * (x[i, a] @ x[j, b]) / x.shape[-1]
+                        C[a, b, i, j] += (
+                            mask("inputs", a, b) * net.input_variances[a] * (x[i, a] @ x[j, b]) / x.shape[-1]
+                        )
                     theta[a, b, i, j] = C[a, b, i, j]
                     if a and b:
-                        m = mask["weights"](a, b) * w[a]
+                        m = mask("weights", a, b) * w[a]
                         C[a, b, i, j] += m * F[a - 1, b - 1, i, j]
                         theta[a, b, i, j] = C[a, b, i, j] + m * G[a - 1, b - 1, i, j] * theta[a - 1, b - 1, i, j]
         for a in range(depth):
@@ -65,7 +71,9 @@ def covariances(net, x):
                         F[a, b, i, j] = pair_average(f, q, p, C[a, b, i, j])
                         G[a, b, i, j] = pair_average(g, q, p, C[a, b, i, j])
                         v = net.readout_variance
-                        tangent[a, b, i, j] = v * F[a, b, i, j] + net.readout_bias_variance + v * G[a, b, i, j] * theta[a, b, i, j]
+                        tangent[a, b, i, j] = (
+                            v * F[a, b, i, j] + net.readout_bias_variance + v * G[a, b, i, j] * theta[a, b, i, j]
+                        )
     return C, F, tangent
 
 
@@ -75,7 +83,9 @@ _cache: dict = {}
 def _variance(net, x, a, i):
     key = (net, x.tobytes(), a, i)
     if key not in _cache:
-        q = net.bias_variances[a] + (net.input_variances[a] * (x[i, a] @ x[i, a]) / x.shape[-1] if a < x.shape[1] else 0.0)
+        q = net.bias_variances[a] + (
+            net.input_variances[a] * (x[i, a] @ x[i, a]) / x.shape[-1] if a < x.shape[1] else 0.0
+        )
         if a:
             before = _variance(net, x, a - 1, i)
             q += net.weight_variances[a - 1] * pair_average(FUNCTIONS[net.activation.name][0], before, before, before)

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from widefield import checks
@@ -91,11 +90,15 @@ def _pairs(variance: Any, variance_: Any, covariance: Any) -> tuple[np.ndarray, 
     try:
         q, p, c = np.broadcast_arrays(*arrays.values())
     except ValueError:
-        raise ValueError(f"`covariance` and the variances must broadcast, got {[a.shape for a in arrays.values()]}.") from None
+        raise ValueError(
+            f"`covariance` and the variances must broadcast, got {[a.shape for a in arrays.values()]}."
+        ) from None
     limit = np.sqrt(q) * np.sqrt(p)
     if np.any(np.abs(c) > limit * (1 + 8 * EPS)):
         bad = int(np.argmax(np.abs(c) - limit))
-        raise ValueError(f"`covariance` must lie within ±√(variance·variance_) = ±{limit.flat[bad]:g}, got {c.flat[bad]:g}.")
+        raise ValueError(
+            f"`covariance` must lie within ±√(variance·variance_) = ±{limit.flat[bad]:g}, got {c.flat[bad]:g}."
+        )
     return q, p, c
 
 

@@ -240,9 +240,9 @@ def _derivative(function: Callable, argument: int, factor: float = 1.0) -> Calla
     """Elementwise derivative with respect to one of (q, q', c), times ``factor``."""
 
     def derived(*args):
-        args = jnp.broadcast_arrays(*args)
-        along = [jnp.zeros_like(a) for a in args]
-        along[argument] = jnp.full_like(args[argument], factor)
-        return jax.jvp(function, tuple(args), tuple(along))[1]
+        points = jnp.broadcast_arrays(*args)
+        along = [jnp.zeros_like(a) for a in points]
+        along[argument] = jnp.full_like(points[argument], factor)
+        return jax.jvp(function, tuple(points), tuple(along))[1]
 
     return derived

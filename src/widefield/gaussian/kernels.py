@@ -212,7 +212,7 @@ def series_kernel(activation: Activation, level: int, dtype: str, adaptive: bool
         spacing, n_terms, unresolved = _resolve(activation, 2.0**level)
         z, weight = rules.trapezoid(spacing)
         table = rules.hermite_functions(z, n_terms)
-        arrays = (np.asarray(a, dtype) for a in (z, weight, table))
+        arrays: Any = [np.asarray(a, dtype) for a in (z, weight, table)]
         return SeriesKernel(activation, parity_of(activation), n_terms, adaptive, smooth_slope, unresolved, *arrays)
 
 

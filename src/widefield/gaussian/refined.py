@@ -10,7 +10,6 @@ from widefield.gaussian import quadrature
 from widefield.gaussian.kernels import AbstractKernel, SeriesKernel
 from widefield.solution import SolveError
 
-
 _pair = jax.jit(lambda series, row, column, c, slope: series.pair(row, column, c, slope), static_argnums=4)
 
 
@@ -34,7 +33,9 @@ class RefinedKernel(AbstractKernel):
             doubtful = np.broadcast_to(~(np.asarray(error) <= self.rtol), shape)
             if not doubtful.any():
                 return value, derivative, error
-            q, p, pairs = (np.broadcast_to(np.asarray(v), shape)[doubtful] for v in (row["variance"], column["variance"], c))
+            q, p, pairs = (
+                np.broadcast_to(np.asarray(v), shape)[doubtful] for v in (row["variance"], column["variance"], c)
+            )
             error = np.where(doubtful, 0.0, np.broadcast_to(np.asarray(error), shape))
             fields = [("value", (0, 0), np.array(value))] + [("slope", (1, 1), np.array(derivative))] * slope
             for name, orders, array in fields:

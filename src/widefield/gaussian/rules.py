@@ -44,8 +44,8 @@ def edges(centers, reach: float, levels: int, xp=np):
 def _partition(levels: int, left: bool, right: bool) -> np.ndarray:
     """Fractions of an interval: eighths, and halvings towards the ends that are centres."""
     ladder = 2.0 ** -np.arange(4, levels + 1)
-    parts = [np.arange(9) / 8, ladder if left else [], 1 - ladder if right else []]
-    return np.unique(np.concatenate(parts))
+    towards_left, towards_right = ladder[: len(ladder) * left], 1 - ladder[: len(ladder) * right]
+    return np.unique(np.concatenate([np.arange(9) / 8, towards_left, towards_right]))
 
 
 def panels(edge, n_nodes: int, xp=np):

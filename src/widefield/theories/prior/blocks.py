@@ -45,7 +45,11 @@ def tile_pairs(n_samples: int, tile: int) -> Iterator[tuple[range, range]]:
 
 
 def fill(
-    targets: dict[str, Target], arrays: dict[str, np.ndarray], block: Callable[[str], np.ndarray], rows: range, columns: range
+    targets: dict[str, Target],
+    arrays: dict[str, np.ndarray],
+    block: Callable[[str], np.ndarray],
+    rows: range,
+    columns: range,
 ) -> None:
     """Write the pieces of one block, (state, state_, sample, sample_) or (sample, sample_), into every target.
 
@@ -71,7 +75,7 @@ def _place(array: np.ndarray, target: Target, values: np.ndarray, rows: range, c
         values = values[-1, -1]
     elif values.ndim == 4:
         values = _select(_select(values, target.states, 0), target.states_, 1)
-    array[(..., *into)] = values[(..., *out_of)]
+    array[..., into[0], into[1]] = values[..., out_of[0], out_of[1]]
 
 
 def _select(values: np.ndarray, states: Sequence[int] | None, axis: int) -> np.ndarray:

@@ -40,7 +40,9 @@ def depth_limit(network: Network, *, throw: bool = True) -> Solution:
         raise ValueError(f"`network` must be a widefield Network, got {type(network).__name__}.")
     for name in ("weight_variance", "bias_variance"):
         if len({*np.atleast_1d(getattr(network, name))}) > 1:
-            raise ValueError(f"`{name}` must be the same at every state for a depth limit, got {getattr(network, name)}.")
+            raise ValueError(
+                f"`{name}` must be the same at every state for a depth limit, got {getattr(network, name)}."
+            )
     w, b = float(np.atleast_1d(network.weight_variance)[0]), float(network.bias_variances[0])
     phi, q0 = network.activation, float(network.input_variances[0]) + b
     q = fixed_variance(phi, w, b, q0)

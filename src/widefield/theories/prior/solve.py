@@ -86,7 +86,9 @@ def prior(
 
 def _check(network: Any, task: Any) -> None:
     if not isinstance(network, Network):
-        raise ValueError(f"`network` must be a widefield Network such as widefield.RNN(...), got {type(network).__name__}.")
+        raise ValueError(
+            f"`network` must be a widefield Network such as widefield.RNN(...), got {type(network).__name__}."
+        )
     if not isinstance(task, Task):
         raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
 
@@ -114,7 +116,9 @@ def _plan(network: Network, task: Task, quantities: Iterable[str] | None) -> tup
     sizes = {name: 8 * sum(int(np.prod(t.shape)) for t in targets[name]) for name in available}
     kept, left_out = choose_quantities(quantities, sizes)
     if not kept:
-        raise MemoryError(f"Not even `output` ({describe_bytes(sizes['output'])}) fits in {describe_bytes(memory_budget())}.")
+        raise MemoryError(
+            f"Not even `output` ({describe_bytes(sizes['output'])}) fits in {describe_bytes(memory_budget())}."
+        )
     return {name: targets[name][0] for name in kept}, left_out
 
 
@@ -137,7 +141,9 @@ def _solve(network, task, plan, noise, rtol, dtype, progress):
     arrays = {name: np.full(t.shape, np.nan, dtype) for name, t in targets.items()}
     kernel, q = resolve_kernel(network, x, dtype)
     facts: dict[str, Any] = {"status": Status.success, "notes": ()}
-    fields = {name: (PAIRS if t.states else PAIRS[2:], arrays[name]) for name, t in plan.items() if name not in REGRESSION}
+    fields = {
+        name: (PAIRS if t.states else PAIRS[2:], arrays[name]) for name, t in plan.items() if name not in REGRESSION
+    }
     if not np.isfinite(q).all():
         return fields, facts | {"status": Status.nonfinite}
     try:
@@ -182,7 +188,11 @@ def resolve_kernel(network: Network, x: np.ndarray, dtype: np.dtype) -> tuple[Ab
         kernel = kernel_for(network.activation, largest, dtype, adaptive=True)
         q = np.asarray(_node_variances(kernel, variances, power, dtype=dtype.name))
         top = float(q.max())
-        if not np.isfinite(top) or top <= largest or kernel_for(network.activation, top, dtype, adaptive=True) is kernel:
+        if (
+            not np.isfinite(top)
+            or top <= largest
+            or kernel_for(network.activation, top, dtype, adaptive=True) is kernel
+        ):
             return kernel, q
         largest = top
 

@@ -16,7 +16,9 @@ _pairs_at_all_states = jax.jit(core.equal_state_pairs)
 table = jax.jit(lambda kernel, q: kernel.table(q))
 
 
-def residual(network: Network, kernel: AbstractKernel, q: np.ndarray, x: np.ndarray, fields: dict[str, np.ndarray]) -> float:
+def residual(
+    network: Network, kernel: AbstractKernel, q: np.ndarray, x: np.ndarray, fields: dict[str, np.ndarray]
+) -> float:
     """Largest violation of the recursion by the returned fields, each relative to the scale of its equation."""
     found = [_last_state(network, kernel, q, x, fields)]
     if "hidden" in fields:
@@ -36,17 +38,18 @@ def _last_state(network, kernel, q, x, fields) -> float:
         marched = march(kernel, variances, rows, columns, jnp.asarray(drive, x.dtype))
     C, theta, value = (np.asarray(v, float) for v in marched)
     states = sorted({network.depth - 1, int(np.argmax(q.max(axis=1)))})
-    exact, scale = _average(kernel, 0, q[np.ix_(states, i)], q[np.ix_(states, j)], C[states])
-    worst = [_relative(value[states] - exact, scale)]
+    exact, scale = _around(kernel, 0, q[np.ix_(states, i)], q[np.ix_(states, j)], C[states])
+    worst = [_relative(_least(value[states] - exact), scale)]
     v, bias = network.readout_variance, network.readout_bias_variance
     if v is None or v == 0:
         return float(np.max(worst))
     if "output" in fields:
-        worst.append(_relative(fields["output"][i, j] - v * exact[-1] - bias, v * scale[-1] + bias))
+        off = _least(fields["output"][i, j] - v * exact[:, -1] - bias)
+        worst.append(_relative(off, v * scale[-1] + bias))
     if "ntk" in fields and fields["ntk"].ndim == 2:
-        slopes, size = _slopes(kernel, q[-1, i], q[-1, j], C[-1])
-        off = fields["ntk"][i, j] - (v * exact[-1] + bias + v * slopes * theta[-1])
-        worst.append(_relative(_least(off), v * scale[-1] + bias + v * size * np.abs(theta[-1])))
+        slope, size = _around(kernel, 1, q[-1, i], q[-1, j], C[-1])
+        off = _least(fields["ntk"][i, j] - (v * value[-1] + bias + v * slope * theta[-1]))
+        worst.append(_relative(off, v * scale[-1] + bias + v * size * np.abs(theta[-1])))
     return float(np.max(worst))
 
 
@@ -60,22 +63,22 @@ def _all_states(network, kernel, q, x, fields) -> float:
     weight, source = _right_hand_side(network, x, a, b, i, j)
     before = np.where((a > 0) & (b > 0), weight, 0)
     past = fields["hidden"].astype(float)[a - 1, b - 1, i, j]
-    average, _ = _average(kernel, 0, q[a - 1, i], q[b - 1, j], past)
+    average, _ = _around(kernel, 0, q[a - 1, i], q[b - 1, j], past)
     size = np.sqrt(q[a, i]) * np.sqrt(q[b, j])
-    worst = [_relative(hidden - source - before * average, size)]
-    value, scale = _average(kernel, 0, q[a, i], q[b, j], hidden)
+    worst = [_relative(_least(hidden - source - before * average), size)]
+    value, scale = _around(kernel, 0, q[a, i], q[b, j], hidden)
     if "feature" in fields:
-        worst.append(_relative(fields["feature"][a, b, i, j] - value, scale))
+        worst.append(_relative(_least(fields["feature"][a, b, i, j] - value), scale))
     v, bias = network.readout_variance, network.readout_bias_variance
     if v and "readout" in fields:
         readout = fields["readout"]
-        worst.append(_relative(readout[a, b, i, j] - v * value - bias, v * scale + bias))
+        worst.append(_relative(_least(readout[a, b, i, j] - v * value - bias), v * scale + bias))
         if "ntk" in fields and fields["ntk"].ndim == 4:
-            slopes, steep = _slopes(kernel, q[a, i], q[b, j], hidden)
+            slope, steep = _around(kernel, 1, q[a, i], q[b, j], hidden)
             earlier = (fields["ntk"] - readout)[a - 1, b - 1, i, j] / v
-            expected = readout[a, b, i, j] + v * slopes * (hidden + before * earlier)
+            expected = readout[a, b, i, j] + v * slope * (hidden + before * earlier)
             off = _least(fields["ntk"][a, b, i, j] - expected)
-            worst.append(_relative(off, np.abs(expected[1]) + v * steep * size))
+            worst.append(_relative(off, np.abs(expected[0]) + v * steep * size))
     return float(np.max(worst))
 
 
@@ -108,18 +111,19 @@ def _choose(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray([0, *some[rows]]), np.asarray([0, *some[columns]])
 
 
-def _slopes(kernel: AbstractKernel, q, p, c) -> tuple[np.ndarray, np.ndarray]:
-    """<φ'φ'> at the covariance and some roundings to either side, and its scale.
+def _around(kernel: AbstractKernel, order: int, q, p, c) -> tuple[np.ndarray, np.ndarray]:
+    """<φ^(k)φ^(k)> by quadrature, stacked for the covariance and some roundings to either side, and its scale.
 
-    The slope of a kinked function changes like √(1 − ρ) near duplicates: a rounding of C is worth 1e-8 there.
+    Where φ^(k) jumps, the average changes like √(1 − ρ) near duplicates: a rounding of C is worth 1e-8 there.
     """
-    shift = 16 * np.finfo(q.dtype).eps * np.sqrt(q * p) if kernel.activation.breaks else 0.0
-    around = [_average(kernel, 1, q, p, c + step * shift) for step in (-1, 0, 1)]
-    return np.stack([slope for slope, _ in around]), around[1][1]
+    jumps = quadrature.factor(kernel.activation, order + 1).deltas
+    shift = 16 * np.finfo(q.dtype).eps * np.sqrt(q * p)
+    around = [_average(kernel, order, q, p, c + step * shift) for step in ((0, -1, 1) if jumps else (0,))]
+    return np.stack([value for value, _ in around]), around[0][1]
 
 
 def _least(off: np.ndarray) -> np.ndarray:
-    """Distance of zero from the interval that the entries of each column span."""
+    """Distance of zero from the interval that the entries span along the first axis."""
     return np.maximum(0, np.maximum(off.min(axis=0), -off.max(axis=0)))
 
 
