@@ -187,11 +187,11 @@ def compare(
 ) -> Comparison:
     """Set every quantity that ``theory`` and ``trial`` share side by side.
 
-    ``trial`` is a simulation, whose fields have a leading ``replicate`` dim, or a second theory (relative errors only).
-    A field ``<name>_stderr`` of the theory, or of a trial without replicates, adds to the standard error of ``<name>``
-    in quadrature. A simulation of unequal widths has ``<name>_diagonal`` at equal states only: it is compared with the
-    theory's equal states. Limits: the test knows sampling errors alone; a finite network differs from an infinite one
-    by O(1/width), which many replicates resolve.
+    ``trial`` is a simulation, whose fields have a leading ``replicate`` dim, or a second theory, for which there are
+    relative errors only. A field ``<name>_stderr`` of the theory, or of a trial without replicates, adds to the
+    standard error of ``<name>`` in quadrature. A simulation of unequal widths has ``<name>_diagonal`` at equal states
+    only: it is compared with the theory's equal states. Limits: the test knows sampling errors alone; a finite network
+    differs from an infinite one by O(1/width), which many replicates resolve.
     """
     found = {name: _match(name, theory, trial) for name in _names(theory)}
     pairs = {name: pair for name, pair in found.items() if pair is not None}
