@@ -32,7 +32,10 @@ class Activation:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise ValueError(f"`function` must be a callable of one array, got {self.function!r}.")
-        breaks = np.atleast_1d(np.asarray(self.breaks, dtype=float))
+        try:
+            breaks = np.atleast_1d(np.asarray(self.breaks, dtype=float))
+        except (TypeError, ValueError):
+            raise ValueError(f"`breaks` must be numbers such as (-1, 1), got {self.breaks!r}.") from None
         if breaks.ndim != 1 or not np.isfinite(breaks).all():
             raise ValueError(f"`breaks` must be finite numbers, got {self.breaks!r}.")
         object.__setattr__(self, "breaks", tuple(sorted({float(b) for b in breaks})))
@@ -81,10 +84,14 @@ def _monomial(x, power):
     return x**power
 
 
-@lru_cache
 def leaky_relu(slope: float = 0.01) -> Activation:
     r""":math:`\max(x, 0) + \text{slope}\,\min(x, 0)`."""
-    return Activation(partial(_leaky_relu, slope=float(slope)), (0.0,), "leaky_relu", (float(slope),), is_named=True)
+    return _leaky_relu_of(float(slope))
+
+
+@lru_cache
+def _leaky_relu_of(slope: float) -> Activation:
+    return Activation(partial(_leaky_relu, slope=slope), (0.0,), "leaky_relu", (slope,), is_named=True)
 
 
 @lru_cache

@@ -28,8 +28,11 @@ def x64(function: F) -> F:
 
 def working_dtype(dtype: Any) -> np.dtype:
     """float64, or float32 where the user asked for it."""
-    name = checks.choice("dtype", dtype if isinstance(dtype, str) else np.dtype(dtype).name, ("float64", "float32"))
-    return np.dtype(name)
+    try:
+        name = np.dtype(dtype).name
+    except TypeError:
+        name = repr(dtype)
+    return np.dtype(checks.choice("dtype", name, ("float64", "float32")))
 
 
 def require_dtype(dtype: Any, **arrays: Any) -> None:
@@ -51,7 +54,7 @@ def memory_budget() -> int:
 def describe_bytes(n_bytes: float) -> str:
     """``n_bytes`` in the unit a person would use."""
     for unit in ("bytes", "kB", "MB", "GB"):
-        if n_bytes < 1000:
+        if n_bytes < 999.5:
             return f"{n_bytes:.3g} {unit}"
         n_bytes /= 1000
     return f"{n_bytes:.3g} TB"
@@ -67,6 +70,8 @@ def choose_quantities(
     """
     budget = memory_budget() if budget is None else budget
     if asked is not None:
+        if not isinstance(asked, Iterable):
+            raise ValueError(f"`quantities` must be names out of {', '.join(sizes)}, got {asked!r}.")
         asked = (asked,) if isinstance(asked, str) else tuple(asked)
         if not asked:
             raise ValueError(f"`quantities` must name at least one of {', '.join(sizes)}.")

@@ -22,7 +22,10 @@ def reject_tracers(**values: Any) -> None:
 def real_array(name: str, value: Any, ndim: Sequence[int], meaning: str) -> tuple[Array, str | None]:
     """A finite, non-empty float64 copy of ``value`` and, where its dtype changed, a note that says so."""
     reject_tracers(**{name: value})
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"`{name}` must be {meaning}, but it is no array: {error}") from None
     if array.dtype.kind not in "fiub":
         raise ValueError(f"`{name}` must hold real numbers, got dtype {array.dtype}.")
     if array.ndim not in ndim:
@@ -32,7 +35,11 @@ def real_array(name: str, value: Any, ndim: Sequence[int], meaning: str) -> tupl
     note = None
     if array.dtype != np.float64:
         note = f"{name}: {array.dtype} input, upcast to float64"
-    array = np.array(array, dtype=np.float64)
+    given, array = array, np.array(array, dtype=np.float64)
+    if note and not np.array_equal(given, array, equal_nan=given.dtype.kind == "f"):
+        raise ValueError(
+            f"`{name}` holds {given.dtype} numbers that float64 cannot represent exactly; convert it first."
+        )
     if not np.isfinite(array).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise ValueError(f"`{name}` must be finite, got {array[where]} at index {where}.")
@@ -52,10 +59,10 @@ def nonnegative(name: str, value: Any, *, positive: bool = False) -> float:
     kind = "positive" if positive else "non-negative"
     message = f"`{name}` must be a finite {kind} number, got {value!r}."
     reject_tracers(**{name: value})
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise ValueError(message) from None
+    kind_of = np.asarray(value).dtype.kind if np.ndim(value) == 0 else "O"
+    if kind_of not in "fiu":
+        raise ValueError(message)
+    number = float(value)
     if not np.isfinite(number) or number < 0 or (positive and number == 0):
         raise ValueError(message)
     return number
@@ -79,10 +86,15 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
 
 def per_state(name: str, value: Any, length: int, *, tied: bool, positive: bool = False) -> float | tuple[float, ...]:
     """A scalar variance, or ``length`` of them where the parameter is drawn anew at every state."""
-    if np.ndim(value) == 0:
+    reject_tracers(**{name: value})
+    try:
+        n_dims = np.ndim(value)
+    except ValueError:
+        n_dims = -1
+    if n_dims == 0:
         return nonnegative(name, value, positive=positive)
     if tied:
         raise ValueError(f"`{name}` must be one number because that parameter is tied across states, got {value!r}.")
-    if np.ndim(value) != 1 or len(value) != length:
+    if n_dims != 1 or len(value) != length:
         raise ValueError(f"`{name}` must be one number or {length} of them (one per state), got {value!r}.")
     return tuple(nonnegative(f"{name}[{i}]", v, positive=positive) for i, v in enumerate(value))

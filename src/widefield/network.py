@@ -1,5 +1,6 @@
 """The network: what is random, with which variance, and what is shared across states."""
 
+import html
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,7 +105,7 @@ class Network:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{self}</pre>"
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def _network(depth: int, activation: str | Activation, options: dict[str, Any]) -> Network:

@@ -1,6 +1,7 @@
 """Results: labelled arrays with the certificate that says how far to trust them, and their files."""
 
 import enum
+import html
 import json
 import os
 import tempfile
@@ -145,7 +146,7 @@ class Solution:
 
     def _repr_html_(self) -> str:
         head = "\n".join(map(str, (self.certificate, self.network, self.task or "")))
-        return f"<pre>{head}</pre>{self.data._repr_html_()}"
+        return f"<pre>{html.escape(head)}</pre>{self.data._repr_html_()}"
 
     def plot(self, path: str | os.PathLike | None = None):
         """Draw the main fields; returns the matplotlib figure and, with ``path``, writes it."""
@@ -217,11 +218,19 @@ def load(path: str | os.PathLike) -> Solution:
         raise ValueError(f"`path` is not a widefield file: {str(path)!r} ({error}).") from error
     if attrs.get("format") != FORMAT:
         raise ValueError(f"`path` is not a file of format {FORMAT}: {str(path)!r} has {attrs.get('format')!r}.")
-    network = _network_from(json.loads(attrs["network"]))
+    try:
+        return _assemble(groups, attrs)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"`path` is a damaged widefield file: {str(path)!r} ({error!r}).") from error
+
+
+def _assemble(groups: "dict[str, xr.Dataset]", attrs: dict[Any, Any]) -> Solution:
     stored = json.loads(attrs["certificate"])
     certificate = TypeAdapter(Certificate).validate_python(stored | {"status": Status[stored["status"]]})
+    names = json.loads(attrs["fields"])
+    data = _as_fields(groups["solution"], names)[names]
     task = _task_from(groups["task"]) if "task" in groups else None
-    return Solution(_as_fields(groups["solution"], json.loads(attrs["fields"])), certificate, network, task)
+    return Solution(data, certificate, _network_from(json.loads(attrs["network"])), task)
 
 
 def _write(solution: Solution, path: Path) -> Path:

@@ -1,5 +1,6 @@
 """The task: inputs, labels, and the states at which the network is driven and read out."""
 
+import html
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,7 +139,7 @@ class Task:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{self}</pre>"
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def _label_axes(y: np.ndarray) -> np.ndarray:
@@ -150,7 +151,10 @@ def _label_axes(y: np.ndarray) -> np.ndarray:
 def _states(supervised: Any) -> tuple[int, ...] | None:
     if supervised is None:
         return None
-    states = np.atleast_1d(np.asarray(supervised))
+    try:
+        states = np.atleast_1d(np.asarray(supervised))
+    except ValueError:
+        states = np.asarray([])
     if states.ndim != 1 or states.size == 0 or states.dtype.kind not in "iu":
         raise ValueError(f"`supervised` must be state indices such as -1 or (0, 2), got {supervised!r}.")
     return tuple(int(s) for s in states)

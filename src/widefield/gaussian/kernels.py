@@ -130,7 +130,8 @@ class SeriesKernel(AbstractKernel):
         norm_a, norm_b = row[f"{name}_norm"], column[f"{name}_norm"]
         count = jnp.ceil(n_terms / (2 if parity else 1)).astype(int) + 1 if self.adaptive else None
         total = _horner_pairs(a, b, rho * rho if parity else rho, count)
-        total = jnp.where(same, norm_a + 0 * total, total * rho if parity < 0 else total)
+        total = total * rho if parity < 0 else total
+        total = jnp.where(same, total + jax.lax.stop_gradient(norm_a - total), total)
         scale = jnp.sqrt(jnp.where(norm_a > 0, norm_a, 1)) * jnp.sqrt(jnp.where(norm_b > 0, norm_b, 1))
         tail = row[f"{name}_tail"] * column[f"{name}_tail"] / scale
         # Fewer terms than all leave a tail of at most the whole norm times ρ^n.

@@ -97,6 +97,15 @@ def node_variances(
     return jnp.concatenate([source[:1], rest])
 
 
+def keep_duplicates(q: Array, p: Array, C: Array) -> Array:
+    """Covariance of a node with itself or its duplicate is its variance: a rounding between the two grows in chaos.
+
+    The value changes by some roundings at most; the derivative is that of the covariance.
+    """
+    same = (q == p) & (jnp.abs(C - q) <= 32 * jnp.finfo(C.dtype).eps * q)
+    return jnp.where(same, C + jax.lax.stop_gradient(q - C), C)
+
+
 def equal_state_pairs(
     kernel: AbstractKernel,
     variances: Variances,
@@ -114,7 +123,9 @@ def equal_state_pairs(
         C = source[a] + variances.weight[a] * value
         theta = C + variances.weight[a] * tangent
         at = lambda table: {k: jax.lax.dynamic_index_in_dim(v, a, v.ndim - 2, False) for k, v in table.items()}  # noqa: E731
-        value, slope, _ = kernel.pair(at(rows), at(columns), C, True)
+        row, column = at(rows), at(columns)
+        C = keep_duplicates(row["variance"], column["variance"], C)
+        value, slope, _ = kernel.pair(row, column, C, True)
         return (value, slope * theta), (C, theta, value)
 
     start = jnp.zeros_like(source[0])
@@ -128,12 +139,14 @@ def equal_state_block(
     columns: dict[str, Array],
     drive: Float[Array, "driven sample sample_"],
     tangent: bool = True,
+    dtype: Any = "float64",
 ) -> Block:
     """Readout covariance and tangent kernel at the last state, from equal-state pairs alone.
 
     Equal-state blocks are the same for tied and untied weights and close among themselves, so memory does not grow
     with depth. ``rows`` and ``columns`` are the kernel's tables at all states, (..., state, sample).
     """
+    require_dtype(dtype, drive=drive, weight_variance=variances.weight)
     depth, n_driven = len(variances.weight), len(drive)
 
     def source(a):
@@ -145,6 +158,7 @@ def equal_state_block(
     def averages(a, C):
         row = {k: v[..., a, :, None] for k, v in rows.items()}
         column = {k: v[..., a, None, :] for k, v in columns.items()}
+        C = keep_duplicates(row["variance"], column["variance"], C)
         return kernel.pair(row, column, C, tangent)
 
     def step(a, carry):
@@ -169,8 +183,10 @@ def all_states_block(
     columns: dict[str, Array],
     drive: Float[Array, "driven driven_ sample sample_"],
     tangent: bool = True,
+    dtype: Any = "float64",
 ) -> Block:
     """Every pair of states: row a + 1 of the covariance is made from row a alone, shifted by one state."""
+    require_dtype(dtype, drive=drive, weight_variance=variances.weight)
     depth = len(variances.weight)
     missing = depth - len(drive)
     drive = jnp.pad(drive, ((0, missing), (0, missing), (0, 0), (0, 0)))
@@ -185,6 +201,7 @@ def all_states_block(
     def step(carry, a):
         C, theta = carry
         row = {k: jax.lax.dynamic_index_in_dim(v, a, v.ndim - 2, False)[..., None, :, None] for k, v in rows.items()}
+        C = keep_duplicates(row["variance"], column["variance"], C)
         value, slope, error = kernel.pair(row, column, C, tangent)
         readout, tangent_kernel = _read_out(variances, C, theta, value, slope)
         after = jnp.minimum(a + 1, depth - 1)
@@ -218,5 +235,5 @@ def output_kernel(
     drive = equal_overlaps(x, x)
     power = jnp.einsum("iad,iad->ai", x, x) / x.shape[-1]
     table = kernel.table(node_variances(kernel, variances, power, dtype))
-    block = equal_state_block(kernel, variances, table, table, drive)
+    block = equal_state_block(kernel, variances, table, table, drive, dtype=dtype)
     return block.readout, block.tangent

@@ -26,7 +26,7 @@ def depth_limit(network: Network, *, throw: bool = True) -> Solution:
     .. math::  q^* = w\langle\varphi^2\rangle_{q^*} + b, \qquad \chi = w\langle\varphi'^2\rangle_{q^*}
 
     Fields: ``variance`` :math:`q^*` (infinite where the variance grows without bound), ``correlation`` :math:`\rho^*`
-    of two different inputs, ``susceptibility`` :math:`\chi` (1 at the edge of chaos), ``variance_depth_scale`` and
+    of two different inputs (NaN where the variance vanishes), ``susceptibility`` :math:`\chi` (1 at the edge of chaos), ``variance_depth_scale`` and
     ``correlation_depth_scale`` (states over which a deviation falls by e), ``critical_weight_variance`` (the weight
     variance at which :math:`\chi = 1` for this bias variance; NaN where there is none) and ``phase``.
 
@@ -38,6 +38,8 @@ def depth_limit(network: Network, *, throw: bool = True) -> Solution:
     start = time.perf_counter()
     if not isinstance(network, Network):
         raise ValueError(f"`network` must be a widefield Network, got {type(network).__name__}.")
+    if network.depth == 1:
+        raise ValueError("`network` must have a depth of at least 2 for a depth limit: depth 1 has no weights.")
     for name in ("weight_variance", "bias_variance"):
         if len({*np.atleast_1d(getattr(network, name))}) > 1:
             raise ValueError(
@@ -97,7 +99,11 @@ def _around(phi: Activation, w: float, b: float, q: float) -> dict[str, float | 
                 "correlation_depth_scale": math.nan, "phase": "unbounded"}  # fmt: skip
     chi = w * _average(phi, (1, 1), q, q)
     along = chi + w * _average(phi, (2, 0), q, q) if q > 0 else chi
-    rho = _fixed_correlation(phi, w, b, q) if chi > 1 + 1e-9 and q > 0 else 1.0
+    if q == 0:  # all nodes vanish alike: correlations keep changing ever more slowly, or not at all
+        phase = "critical" if abs(chi - 1) <= 1e-9 else "ordered"
+        return {"correlation": math.nan, "susceptibility": chi, "variance_depth_scale": _scale(along),
+                "correlation_depth_scale": math.inf, "phase": phase}  # fmt: skip
+    rho = _fixed_correlation(phi, w, b, q) if chi > 1 + 1e-9 else 1.0
     slope = chi if rho == 1.0 else w * _average(phi, (1, 1), q, rho * q)
     phase = "critical" if abs(chi - 1) <= 1e-9 else "ordered" if chi < 1 else "chaotic"
     return {"correlation": rho, "susceptibility": chi, "variance_depth_scale": _scale(along),
@@ -143,5 +149,6 @@ def critical_weight_variance(phi: Activation, b: float, q0: float) -> float:
     values = [excess(w) for w in grid]
     for low, high, before, after in zip(grid, grid[1:], values, values[1:], strict=False):
         if before <= 0 < after:
-            return scipy.optimize.brentq(excess, low, high, xtol=1e-12)
+            root = scipy.optimize.brentq(excess, low, high, xtol=1e-12)
+            return root if abs(excess(root)) < 1e-6 else math.nan  # Brent also stops where a fixed point vanishes
     return math.nan

@@ -23,8 +23,8 @@ from widefield.theories.prior.verify import residual, table
 PAIRS = ("state", "state_", "sample", "sample_")
 REGRESSION = ("log_evidence", "test_prediction", "test_covariance")
 
-_equal_states = jax.jit(core.equal_state_block, static_argnames="tangent")
-_all_states = jax.jit(core.all_states_block, static_argnames=("sharing", "tangent"))
+_equal_states = jax.jit(core.equal_state_block, static_argnames=("tangent", "dtype"))
+_all_states = jax.jit(core.all_states_block, static_argnames=("sharing", "tangent", "dtype"))
 _overlaps = jax.jit(core.overlaps)
 _equal_overlaps = jax.jit(core.equal_overlaps)
 _node_variances = jax.jit(core.node_variances, static_argnames="dtype")
@@ -235,8 +235,8 @@ def _block(network, kernel, tables, x, tile, whole, tangent, rows, columns, care
     drive = _overlaps(left, right) if whole else _equal_overlaps(left, right)
     if careful is None:
         if whole:
-            return _all_states(kernel, variances, sharing, row, column, drive, tangent=tangent)
-        return _equal_states(kernel, variances, row, column, drive, tangent=tangent)
+            return _all_states(kernel, variances, sharing, row, column, drive, tangent=tangent, dtype=x.dtype.name)
+        return _equal_states(kernel, variances, row, column, drive, tangent=tangent, dtype=x.dtype.name)
     with jax.disable_jit():
         if whole:
             return core.all_states_block(careful, variances, sharing, row, column, drive, tangent)

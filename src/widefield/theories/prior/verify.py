@@ -130,8 +130,7 @@ def _least(off: np.ndarray) -> np.ndarray:
 def _average(kernel: AbstractKernel, order: int, q, p, c) -> tuple[np.ndarray, np.ndarray]:
     """<φ^(k)φ^(k)> by quadrature, and its scale."""
     q, p, c = (np.asarray(v, float) for v in (q, p, c))
-    limit = np.sqrt(q) * np.sqrt(p)
-    flat = [np.ravel(v) for v in (q, p, np.clip(c, -limit, limit))]
+    flat = [np.ravel(v) for v in (q, p, c)]
     orders = order, order
     exact, _ = quadrature.average(kernel.activation, orders, *flat)
     norms = [quadrature.average(kernel.activation, orders, v, v, v)[0] for v in flat[:2]]
