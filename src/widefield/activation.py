@@ -35,7 +35,7 @@ class Activation:
         try:
             breaks = np.atleast_1d(np.asarray(self.breaks, dtype=float))
         except (TypeError, ValueError):
-            raise ValueError(f"`breaks` must be numbers such as (-1, 1), got {self.breaks!r}.") from None
+            raise ValueError(f"`breaks` must be finite numbers such as (-1, 1), got {self.breaks!r}.") from None
         if breaks.ndim != 1 or not np.isfinite(breaks).all():
             raise ValueError(f"`breaks` must be finite numbers, got {self.breaks!r}.")
         object.__setattr__(self, "breaks", tuple(sorted({float(b) for b in breaks})))

@@ -57,7 +57,7 @@ def describe_bytes(n_bytes: float) -> str:
         if n_bytes < 999.5:
             return f"{n_bytes:.3g} {unit}"
         n_bytes /= 1000
-    return f"{n_bytes:.3g} TB"
+    return f"{n_bytes:.0f} TB" if n_bytes >= 999.5 else f"{n_bytes:.3g} TB"
 
 
 def choose_quantities(

@@ -36,7 +36,7 @@ def real_array(name: str, value: Any, ndim: Sequence[int], meaning: str) -> tupl
     if array.dtype != np.float64:
         note = f"{name}: {array.dtype} input, upcast to float64"
     given, array = array, np.array(array, dtype=np.float64)
-    if note and not np.array_equal(given, array, equal_nan=given.dtype.kind == "f"):
+    if note and not np.array_equal(array.astype(given.dtype), given, equal_nan=given.dtype.kind == "f"):
         raise ValueError(
             f"`{name}` holds {given.dtype} numbers that float64 cannot represent exactly; convert it first."
         )

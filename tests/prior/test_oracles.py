@@ -106,7 +106,7 @@ def test_odd_recurrent_networks_forget_across_states():
 def test_sequences_break_the_symmetry_of_samples():
     hidden = wf.prior(wf.RNN(3, "relu", weight_variance=1.2), wf.Task(SEQUENCE)).hidden.values
     assert np.abs(hidden[0, 2] - hidden[2, 0]).max() > 0.1
-    np.testing.assert_array_equal(hidden, hidden.transpose(1, 0, 3, 2))
+    np.testing.assert_allclose(hidden, hidden.transpose(1, 0, 3, 2), rtol=1e-14, atol=1e-15)
 
 
 def test_ntk_of_tied_and_untied_weights_agree_at_the_last_state_only():

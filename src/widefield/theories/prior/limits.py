@@ -38,8 +38,8 @@ def depth_limit(network: Network, *, throw: bool = True) -> Solution:
     start = time.perf_counter()
     if not isinstance(network, Network):
         raise ValueError(f"`network` must be a widefield Network, got {type(network).__name__}.")
-    if network.depth == 1:
-        raise ValueError("`network` must have a depth of at least 2 for a depth limit: depth 1 has no weights.")
+    if np.size(network.weight_variance) == 0:
+        raise ValueError("`weight_variance` must be a number for a depth limit, got none.")
     for name in ("weight_variance", "bias_variance"):
         if len({*np.atleast_1d(getattr(network, name))}) > 1:
             raise ValueError(
