@@ -9,7 +9,8 @@ import xarray as xr
 from scipy.integrate import quad
 
 import widefield as wf
-from widefield.compare import Comparison, agrees, equal_states, judge, student_limit
+from widefield.compare import Comparison, equal_states, judge
+from widefield.measures import agrees, student_limit
 from widefield.solution import Certificate, make_solution
 
 

@@ -4,7 +4,8 @@ from importlib.metadata import version as _version
 
 from widefield import simulate, tasks
 from widefield.activation import Activation
-from widefield.compare import alignment, cka, compare, mmd2, relative_error, zscore
+from widefield.compare import compare
+from widefield.measures import alignment, cka, mmd2, relative_error, zscore
 from widefield.network import DNN, RNN, Network
 from widefield.solution import Certificate, Solution, SolveError, Status, load
 from widefield.task import Task
