@@ -198,7 +198,7 @@ def parity_of(activation: Activation) -> int:
     return -1 if np.all(np.abs(there + back) <= scale) else 0
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)  # a table takes up to 80 MB
 def series_kernel(activation: Activation, level: int, dtype: str, adaptive: bool) -> SeriesKernel:
     """A series that resolves nodes of variance up to 2^level; terms are added until the tail is below 1e-11.
 
