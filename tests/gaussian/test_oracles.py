@@ -41,8 +41,7 @@ UNDECLARED = {
 
 ROWS = json.loads(Path(__file__).with_name("table.json").read_text())["rows"]
 TABLE = {key: list(rows) for key, rows in groupby(ROWS, key=lambda row: (row[0], tuple(row[1])))}
-# Odd orders of rbf have no closed form here, and quadrature refuses them, loudly, at high variance.
-NAMED = [key for key in TABLE if not key[0].startswith("user") and key != ("rbf", (1, 0))]
+NAMED = [key for key in TABLE if not key[0].startswith("user")]
 USERS = [key for key in TABLE if key[0].startswith("user")]
 PROMISED = [key for key in NAMED if key[1] in ((0, 0), (1, 1))]
 BOUNDED = [key for key in NAMED if TABLE[key][0][6] is not None]

@@ -166,8 +166,11 @@ def _cosine_jvp(primals, tangents):
     return _cosine(q, p, c), _sine(q, p, c) * dc - 0.5 * _cosine(q, p, c) * (dq + dp)
 
 
-def _rbf(q, p, c):
-    return jnp.exp(2 * c - q - p)
+def _rbf(q, p, c, i=0, j=0):
+    """Derivatives shift the phase of the sine by π/2 each, so that sums and differences of phases are whole quarters."""
+    cosine = (1.0, 0.0, -1.0, 0.0)
+    near, far = cosine[(i - j) % 4], cosine[(i + j - 1) % 4]
+    return math.sqrt(2.0) ** (i + j) * (near * jnp.exp(2 * c - q - p) + far * jnp.exp(-2 * c - q - p))
 
 
 def _exponential(q, p, c):
@@ -212,7 +215,7 @@ def _kink_slope(activation: Activation) -> float | None:
 def has_closed_form(activation: Activation, orders: tuple[int, int] = (0, 0)) -> bool:
     """Whether <φ^(i)(a) φ^(j)(b)> is known in closed form."""
     if sum(orders) % 2:
-        return activation.is_named and activation.name == "exp"
+        return activation.is_named and activation.name in ("exp", "rbf")
     if _kink_slope(activation) is not None:
         return orders in ((0, 0), (1, 1), (2, 0), (0, 2), (2, 2))
     return value_function(activation) is not None
@@ -227,6 +230,8 @@ def moment(activation: Activation, orders: tuple[int, int], q, p, c, exact: bool
     assert value is not None, f"{activation} has no closed form"
     if activation.name == "exp":
         return value(q, p, c)
+    if activation.name == "rbf":
+        return _rbf(q, p, c, i, j)
     if activation.name == "erf" and min(orders) > 0:
         value, (i, j) = partial(_erf_slope, exact), (i - 1, j - 1)
     for _ in range(min(i, j)):

@@ -119,9 +119,11 @@ def _spikes(f: Factor, g: Factor, level: int, n_nodes: int, q, p, rho, tau) -> n
     for one, other, s, t in ((f, g, a, b), (g, f, b, a)):
         for x, jump in one.deltas:
             mean, weight = rho * t * x / s, jump * _spike(x, s * s)
-            near = other.function(mean + t * tau * np.asarray([-1.0, 0.0, 1.0]))
+            near = other.function(mean + t * tau * np.linspace(-4, 4, 9))
             total += weight * float(_conditional(other, np.asarray([mean]), t * tau, n_nodes, level)[0])
-            size += abs(weight) * float(np.abs(near).max())
+            # The density rounds with its exponent, the mean against the width of the conditional density.
+            magnified = 1 + (x / s) ** 2 + abs(mean) / max(t * tau, EPS)
+            size += abs(weight) * float(np.abs(near).max()) * magnified
     for x, jump in f.deltas:
         for y, other_jump in g.deltas:
             term = jump * other_jump * _spike(x, q) * _spike(y - rho * b * x / a, p * tau * tau)
