@@ -197,3 +197,18 @@ def test_blocks_of_samples_give_the_whole_matrix():
     np.testing.assert_allclose(solution.output, K[:170, :170], rtol=1e-11, atol=1e-13)
     gain = np.linalg.solve(K[:170, :170] + 0.1 * np.eye(170), K[:170, 170:])
     np.testing.assert_allclose(solution.test_prediction[-1], gain.T @ x[:170, :1], rtol=1e-8, atol=1e-10)
+
+
+def test_relu_tangent_kernel_of_a_sample_with_itself_is_exact():
+    """Θ = C + (w/2) Θ on the diagonal; rounding must not part a sample from itself or from its duplicate."""
+    x = np.random.default_rng(0).normal(size=(300, 784))
+    w, b, depth = 2.0, 0.1, 30
+    net = wf.DNN(depth, "relu", weight_variance=w, input_variance=w, readout_variance=w, bias_variance=b)
+    ntk = wf.prior(net, wf.Task(np.vstack([x, x[:5]])), quantities=("output", "ntk")).ntk.values
+    q = theta = w * (x**2).mean(axis=1) + b
+    for _ in range(depth - 1):
+        q = w * q / 2 + b
+        theta = q + w / 2 * theta
+    exact = w * q / 2 + b + w / 2 * theta
+    np.testing.assert_allclose(np.diag(ntk)[:300], exact, rtol=1e-13)
+    np.testing.assert_allclose(ntk[np.arange(5), 300 + np.arange(5)], exact[:5], rtol=1e-13)
