@@ -1,0 +1,1 @@
+"""Numerical methods without physics: minimisation, fixed points, continuation."""

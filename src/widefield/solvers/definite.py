@@ -1,0 +1,253 @@
+r"""Minimisation over positive definite matrices: a Riemannian trust region, and how stable what it found is.
+
+A point is a stack :math:`S` (block, n, n). Near it, :math:`S(E) = L(1 + E + \tfrac12E^2)L^{\!T}` with
+:math:`S = LL^{\!T}` and symmetric :math:`E`; this never leaves the positive definite matrices and is a geodesic to
+second order, so that Newton's method in :math:`E` knows the curvature of the space. Units of the point drop out: the
+gradient :math:`L^{\!T}GL` and the Hessian's eigenvalues do not change under :math:`S \to ASA^{\!T}`.
+
+A function to minimise is ``function(S, *args) -> (value, G)`` with the symmetric gradient :math:`G = dF/dS`; Hessian
+products are its derivative. ``project(E, *args)`` restricts the search to a linear sector that holds the start.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jaxtyping import Array, Float
+
+Stack = Float[Array, "block n n"]
+MAX_RADIUS = 2.0
+DENSE = 64  # numbers of unknowns up to which eigenvalues are computed densely
+LANCZOS_BLOCK, MAX_LANCZOS = 32, 320
+
+
+class Minimum(NamedTuple):
+    """Where the search ended. ``gradient`` is the largest entry of L^T G L, in units that the point sets."""
+
+    point: Stack
+    value: Array
+    gradient: Array
+    steps: Array
+    products: Array
+
+
+class _Local(NamedTuple):
+    """The function around a point."""
+
+    point: Stack
+    root: Stack
+    value: Array
+    gradient: Stack
+
+
+@jax.custom_jvp
+def inverse(A: Float[Array, "*batch n n"]) -> tuple[Float[Array, "*batch n n"], Float[Array, " *batch"]]:
+    """The inverse and the log determinant of positive definite matrices; their derivatives are products alone."""
+    L = jnp.linalg.cholesky(A)
+    eye = jnp.broadcast_to(jnp.eye(A.shape[-1], dtype=A.dtype), A.shape)
+    half = jax.scipy.linalg.solve_triangular(L, eye, lower=True)
+    return _transpose(half) @ half, 2 * jnp.sum(jnp.log(jnp.diagonal(L, axis1=-2, axis2=-1)), axis=-1)
+
+
+@inverse.defjvp
+def _inverse_jvp(primals, tangents):
+    (A,), (dA,) = primals, tangents
+    B, log_det = inverse(A)
+    return (B, log_det), (-B @ dA @ B, jnp.sum(B * dA, axis=(-1, -2)))
+
+
+def _no_projection(E, *args):
+    del args
+    return E
+
+
+def _transpose(A):
+    return jnp.swapaxes(A, -1, -2)
+
+
+def _local(function, project, S, args) -> _Local:
+    L = jnp.linalg.cholesky(S)
+    value, G = function(S, *args)
+    g = _transpose(L) @ G @ L
+    return _Local(S, L, value, project(0.5 * (g + _transpose(g)), *args))
+
+
+def _hessian_at(function, project, at: _Local, args) -> Callable[[Stack], Stack]:
+    """The Riemannian Hessian as a function of E; what does not depend on E is computed once."""
+    L, g = at.root, at.gradient
+    _, derivative = jax.linearize(lambda S: function(S, *args)[1], at.point)
+
+    def product(E):
+        change = _transpose(L) @ derivative(L @ E @ _transpose(L)) @ L + 0.5 * (g @ E + E @ g)
+        return project(0.5 * (change + _transpose(change)), *args)
+
+    return product
+
+
+def _move(at: _Local, E):
+    L = at.root
+    eye = jnp.eye(L.shape[-1], dtype=L.dtype)
+    # 1 + E + E²/2 = (1 + (1 + E)²)/2
+    one = eye + E
+    S = 0.5 * L @ (eye + one @ one) @ _transpose(L)
+    return 0.5 * (S + _transpose(S))
+
+
+def _dot(A, B):
+    return jnp.sum(A * B)
+
+
+def _to_boundary(E, d, radius):
+    """The positive τ at which |E + τd| = radius."""
+    a, b, c = _dot(d, d), _dot(E, d), _dot(E, E) - radius**2
+    return (-b + jnp.sqrt(jnp.maximum(b * b - a * c, 0))) / a
+
+
+def _step(product: Callable, g, radius, max_products):
+    """Truncated conjugate gradients (Steihaug): the step and how many Hessian products it took.
+
+    Stops at the boundary of the region, along the first direction of negative curvature, or when the model's gradient
+    has fallen by the square of the outer one (quadratic convergence).
+    """
+    norm = jnp.sqrt(_dot(g, g))
+    target = norm * jnp.minimum(0.1, norm)
+
+    def go_on(c):
+        return ~c[-1] & (c[4] < max_products)
+
+    def body(c):
+        E, r, d, rr, n, _ = c
+        Hd = product(d)
+        curvature = _dot(d, Hd)
+        alpha = rr / jnp.where(curvature > 0, curvature, 1)
+        ahead = E + alpha * d
+        outside = (curvature <= 0) | (_dot(ahead, ahead) >= radius**2)
+        E = jnp.where(outside, E + _to_boundary(E, d, radius) * d, ahead)
+        r = r + alpha * Hd
+        new = _dot(r, r)
+        return E, r, -r + new / rr * d, new, n + 1, outside | (jnp.sqrt(new) <= target)
+
+    zero = jnp.zeros_like(g)
+    start = (zero, g, -g, norm**2, jnp.zeros((), int), norm == 0)
+    E, *_, n, _ = jax.lax.while_loop(go_on, body, start)
+    return E, n
+
+
+@partial(jax.jit, static_argnames=("function", "project", "max_steps", "max_products"))
+def minimise(
+    function: Callable,
+    start: Stack,
+    args: tuple = (),
+    *,
+    project: Callable = _no_projection,
+    tolerance: float = 1e-11,
+    radius: float = 0.5,
+    max_steps: int = 200,
+    max_products: int = 400,
+) -> Minimum:
+    """A local minimum near ``start``; converged where the returned ``gradient`` is at most ``tolerance``.
+
+    Method: trust region with Steihaug's truncated conjugate gradients; directions of negative curvature are followed
+    to the boundary. Below the roundings of the value a step counts as good if it lowers the gradient.
+    """
+    largest = lambda at: jnp.max(jnp.abs(at.gradient), initial=0)  # noqa: E731
+
+    def go_on(c):
+        at, radius, n, _ = c
+        return (largest(at) > tolerance) & (n < max_steps) & (radius > 1e-12)
+
+    def body(c):
+        at, radius, n, products = c
+        product = _hessian_at(function, project, at, args)
+        E, used = _step(product, at.gradient, radius, max_products)
+        predicted = -(_dot(at.gradient, E) + 0.5 * _dot(E, product(E)))
+        new = _local(function, project, _move(at, E), args)
+        blind = predicted < 1e-12 * (1 + jnp.abs(at.value))
+        ratio = jnp.where(blind, jnp.where(largest(new) < largest(at), 1.0, 0.0), (at.value - new.value) / predicted)
+        ratio = jnp.where(jnp.isfinite(new.value) & jnp.isfinite(largest(new)), ratio, -1.0)
+        size = jnp.sqrt(_dot(E, E))
+        radius = jnp.where(ratio < 0.25, 0.25 * size, radius)
+        radius = jnp.where((ratio > 0.75) & (size > 0.9 * radius), jnp.minimum(2 * radius, limit), radius)
+        at = jax.tree.map(lambda a, b: jnp.where(ratio > 0.05, a, b), new, at)
+        return at, radius, n + 1, products + used + 1
+
+    limit = MAX_RADIUS * np.sqrt(max(1, start.shape[0] * start.shape[1]))
+    first = _local(function, project, start, args)
+    zero = jnp.zeros((), int)
+    at, _, n, products = jax.lax.while_loop(go_on, body, (first, jnp.asarray(radius, start.dtype), zero, zero))
+    return Minimum(at.point, at.value, largest(at), n, products)
+
+
+def _pack(E):
+    """Symmetric matrices as vectors, so that the inner product stays the same."""
+    i, j = np.triu_indices(E.shape[-1])
+    return (E[:, i, j] * np.where(i == j, 1, np.sqrt(2))).reshape(-1)
+
+
+def _unpack(vector, shape):
+    i, j = np.triu_indices(shape[-1])
+    half = vector.reshape(shape[0], -1) * np.where(i == j, 1, np.sqrt(0.5))
+    E = jnp.zeros(shape, vector.dtype).at[:, i, j].set(half)
+    return E.at[:, j, i].set(half)
+
+
+@partial(jax.jit, static_argnums=0)
+def hessian(function: Callable, S: Stack, args: tuple = ()) -> Float[Array, "unknown unknown"]:
+    """The dense Riemannian Hessian over packed symmetric matrices."""
+    product = _hessian_at(function, _no_projection, _local(function, _no_projection, S, args), args)
+    n = S.shape[0] * S.shape[1] * (S.shape[1] + 1) // 2
+    return jax.vmap(lambda v: _pack(product(_unpack(v, S.shape))))(jnp.eye(n, dtype=S.dtype))
+
+
+@partial(jax.jit, static_argnums=(0, 5), donate_argnums=(3, 4))
+def _lanczos(function, S, args, basis, tridiagonal, n_more, first):
+    """``n_more`` Lanczos vectors more; ``tridiagonal`` is (diagonal, beside)."""
+    product = _hessian_at(function, _no_projection, _local(function, _no_projection, S, args), args)
+
+    def grow(k, carry):
+        basis, (diagonal, beside) = carry
+        v = _pack(product(_unpack(basis[k], S.shape)))
+        alpha = basis[k] @ v
+        before = jnp.where(k > 0, beside[k - 1], 0) * basis[jnp.maximum(k - 1, 0)]
+        v = v - alpha * basis[k] - before
+        norm, diagonal = jnp.linalg.norm(v), diagonal.at[k].set(alpha)
+        return basis.at[k + 1].set(v / norm), (diagonal, beside.at[k].set(norm))
+
+    return jax.lax.fori_loop(first, first + n_more, grow, (basis, tridiagonal))
+
+
+def smallest_eigenvalue(function: Callable, S: Stack, args: tuple = (), *, rtol: float = 1e-2) -> tuple[float, Array]:
+    """The smallest eigenvalue of the Riemannian Hessian and its direction E; a minimum has none below zero.
+
+    Method: dense for few unknowns, otherwise Lanczos until the error bound is ``rtol`` of the eigenvalue or 1e-6 of the
+    largest one. Its vectors are not orthogonalised again: that makes copies of eigenvalues, not wrong ones.
+    """
+    n = S.shape[0] * S.shape[1] * (S.shape[1] + 1) // 2
+    if n <= DENSE:
+        values, vectors = np.linalg.eigh(np.asarray(hessian(function, S, args)))
+        return float(values[0]), np.asarray(_unpack(jnp.asarray(vectors[:, 0]), S.shape))
+    size = min(n - 1, MAX_LANCZOS) // LANCZOS_BLOCK * LANCZOS_BLOCK
+    first = np.random.default_rng(0).normal(size=n)
+    basis = jnp.zeros((size + 1, n)).at[0].set(first / np.linalg.norm(first))
+    tridiagonal = jnp.zeros(size), jnp.zeros(size)
+    for k in range(0, size, LANCZOS_BLOCK):
+        basis, tridiagonal = _lanczos(function, S, args, basis, tridiagonal, LANCZOS_BLOCK, k)
+        m = k + LANCZOS_BLOCK
+        diagonal, beside = (np.asarray(t)[:m] for t in tridiagonal)
+        values, vectors = scipy.linalg.eigh_tridiagonal(diagonal, beside[:-1])
+        bound = beside[-1] * abs(vectors[-1, 0])
+        if bound <= max(rtol * abs(values[0]), 1e-6 * values[-1]):
+            break
+    direction = vectors[:, 0] @ np.asarray(basis[:m])
+    return float(values[0]), np.asarray(_unpack(jnp.asarray(direction / np.linalg.norm(direction)), S.shape))
+
+
+@jax.jit
+def displaced(S: Stack, E: Stack) -> Stack:
+    """The point that lies E away from S."""
+    L = jnp.linalg.cholesky(S)
+    return _move(_Local(S, L, jnp.zeros(()), S), E)

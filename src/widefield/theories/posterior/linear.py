@@ -1,0 +1,196 @@
+r"""Linear networks: the free energy of the posterior over positive semi-definite kernels.
+
+.. math::
+    F(H) = \tfrac12\mathrm{tr}\,Y(vH_{SS}+\kappa)^{-1} + \tfrac12\mathrm{tr}\,HK^{-1} - \tfrac12\ln|H| + \tfrac12\ln|K|,
+    \qquad K = M^w w\,H^- + M^u u\,X^-
+
+Section 3 of theory/posterior (the poster's linear case with all terms). Less depth·P/2, so that it vanishes without
+labels: the first term is the energy, the rest the entropy, a KL divergence from the random network.
+
+Coordinates: :math:`H = R\,S\,R^{\!T}` with :math:`RR^{\!T} = H_0` of the random network, thin. The range of :math:`H` is
+that of :math:`H_0` whatever the labels, and so is that of :math:`K`; repeated inputs and more samples than dimensions
+need no jitter. The random network is :math:`S = 1`.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from widefield.solvers import definite
+from widefield.theories.posterior.problem import (
+    Problem, by_state, covariance, label_response, returned, shifted
+)  # fmt: skip
+
+Stack = Float[Array, "block rank rank"]
+RANK = 1e-12  # of the largest eigenvalue of the correlations: what lies below is not there
+
+
+class Joint(NamedTuple):
+    r"""All states at once: one block of all nodes.
+
+    ``mirror`` is what :math:`W \to -W` does to the coordinates where a search is to keep that symmetry, otherwise 1.
+    """
+
+    problem: Problem
+    root: Float[Array, "1 node rank"]
+    inverse: Float[Array, "1 rank node"]
+    mirror: Float[Array, "1 rank rank"]
+
+    def covariance(self, H: Array) -> Array:
+        return covariance(self.problem, H[0])[None]
+
+    def returned(self, Q: Array) -> Array:
+        return returned(self.problem, Q[0])[None]
+
+    def labels(self, H: Array) -> tuple[Array, Array]:
+        """Energy, and what pulls on the kernel."""
+        Ry, pull = label_response(self.problem, H[0])
+        return 0.5 * jnp.sum(self.problem.labels * Ry), pull[None]
+
+
+class Separate(NamedTuple):
+    r"""One block per state, for untied weights with nothing that joins two states.
+
+    Inputs and labels give the off-diagonal blocks no reason to differ from zero: they enter :math:`-\ln|H|` alone,
+    which is least without them (Fischer's inequality). ``labels_of`` are (state, sample, output), zero where none.
+    """
+
+    problem: Problem
+    drive: Float[Array, "state sample sample"]
+    labels_of: Float[Array, "state sample output"]
+    root: Float[Array, "state sample rank"]
+    inverse: Float[Array, "state rank sample"]
+
+    def covariance(self, H: Array) -> Array:
+        w = jnp.diagonal(self.problem.weight)[1:, None, None]
+        return self.drive + jnp.pad(w * H[:-1], ((1, 0), (0, 0), (0, 0)))
+
+    def returned(self, Q: Array) -> Array:
+        w = jnp.diagonal(self.problem.weight)[1:, None, None]
+        return jnp.pad(w * Q[1:], ((0, 1), (0, 0), (0, 0)))
+
+    def labels(self, H: Array) -> tuple[Array, Array]:
+        v, kappa, y = self.problem.readout, self.problem.temperature, self.labels_of
+        Ry = definite.inverse(v * H + kappa * jnp.eye(H.shape[-1], dtype=H.dtype))[0] @ y
+        return 0.5 * jnp.sum(y * Ry), 0.5 * v * Ry @ jnp.swapaxes(Ry, -1, -2)
+
+
+Layout = Joint | Separate
+
+
+def kernel(layout: Layout, S: Stack) -> Array:
+    """H from its coordinates, block by block."""
+    return layout.root @ S @ jnp.swapaxes(layout.root, -1, -2)
+
+
+def terms(S: Stack, layout: Layout) -> tuple[Array, Array, Stack]:
+    r"""Energy, entropy, and dF/dS.
+
+    .. math::  \frac{dF}{dH} = -\tfrac v2 S^{\!T}RYRS + \tfrac12K^{-1} - \tfrac12H^{-1}
+               + \tfrac12[M^w w\,(K^{-1} - K^{-1}HK^{-1})]^+
+    """
+    H = kernel(layout, S)
+    J, J_ = layout.inverse, jnp.swapaxes(layout.inverse, -1, -2)
+    R, R_ = layout.root, jnp.swapaxes(layout.root, -1, -2)
+    K = J @ layout.covariance(H) @ J_
+    K = 0.5 * (K + jnp.swapaxes(K, -1, -2))
+    K_inverse, K_log = definite.inverse(K)
+    S_inverse, S_log = definite.inverse(S)
+    energy, pull = layout.labels(H)
+    entropy = 0.5 * (jnp.sum(S * K_inverse) - S.shape[0] * S.shape[1] + jnp.sum(K_log - S_log))
+    back = layout.returned(J_ @ (0.5 * (K_inverse - K_inverse @ S @ K_inverse)) @ J)
+    gradient = R_ @ (back - pull) @ R + 0.5 * (K_inverse - S_inverse)
+    return energy, entropy, gradient
+
+
+def free_energy(S: Stack, layout: Layout) -> tuple[Array, Stack]:
+    """F and dF/dS: what `solvers.definite` minimises."""
+    energy, entropy, gradient = terms(S, layout)
+    return energy + entropy, gradient
+
+
+@jax.jit
+def conjugate(layout: Layout, S: Stack) -> Array:
+    r""":math:`\tilde\Phi = \tfrac v2 S^{\!T}RYRS + \tfrac12[M^w w(K^{-1}HK^{-1} - K^{-1})]^+`, block by block."""
+    H = kernel(layout, S)
+    J, J_ = layout.inverse, jnp.swapaxes(layout.inverse, -1, -2)
+    K_inverse, _ = definite.inverse(J @ layout.covariance(H) @ J_)
+    return layout.labels(H)[1] + layout.returned(J_ @ (0.5 * (K_inverse @ S @ K_inverse - K_inverse)) @ J)
+
+
+def random_kernel(problem: Problem) -> np.ndarray:
+    r"""H of the random network, :math:`H_0 = K(H_0)`: exact after as many steps as there are states."""
+    H = np.zeros_like(problem.drive)
+    for _ in range(problem.depth):
+        H = problem.drive + np.asarray(shifted(problem, H))
+    return H
+
+
+def parity(problem: Problem) -> np.ndarray:
+    """+1 on nodes of even states, −1 on those of odd ones."""
+    return np.repeat((-1.0) ** np.arange(problem.depth), problem.n_samples)
+
+
+def unbroken(E: Stack, layout: Layout) -> Stack:
+    """The part of E that the layout's mirror does not change."""
+    if isinstance(layout, Separate):
+        return E
+    return 0.5 * (E + layout.mirror @ E @ jnp.swapaxes(layout.mirror, -1, -2))
+
+
+def layout_of(problem: Problem) -> Layout:
+    """Coordinates for a problem; one block per state where nothing joins the states."""
+    H0 = random_kernel(problem)
+    labels = all_labels(problem)
+    if _is_separate(problem, problem.drive) and _is_separate(problem, labels @ labels.T) and _is_diagonal(problem):
+        each = range(problem.depth)
+        blocks = np.stack([by_state(problem, H0)[a, :, a] for a in each])
+        root, inverse = _roots(blocks)
+        if root is not None:
+            drive = np.stack([by_state(problem, problem.drive)[a, :, a] for a in each])
+            return Separate(problem, drive, labels.reshape(problem.depth, problem.n_samples, -1), root, inverse)
+    root, inverse = _roots(H0[None])
+    return Joint(problem, root, inverse, np.eye(root.shape[-1])[None])
+
+
+def mirrored(layout: Joint) -> Joint:
+    """The same coordinates for a search among kernels without odd lags."""
+    return layout._replace(mirror=layout.inverse @ (parity(layout.problem)[:, None] * layout.root))
+
+
+def all_labels(problem: Problem) -> np.ndarray:
+    """Labels over all nodes, zero where there are none."""
+    labels = np.zeros((len(problem.drive), problem.labels.shape[1]))
+    labels[problem.supervised] = problem.labels
+    return labels
+
+
+def _is_diagonal(problem: Problem) -> bool:
+    return bool(np.all(problem.weight == np.diag(np.diagonal(problem.weight))))
+
+
+def _is_separate(problem: Problem, matrix: np.ndarray) -> bool:
+    blocks = by_state(problem, matrix)
+    return all(not np.any(blocks[a, :, b]) for a in range(problem.depth) for b in range(problem.depth) if a != b)
+
+
+def _roots(blocks: np.ndarray) -> tuple:
+    """Thin R with RR^T = H0 and its left inverse, block by block; None where the ranks differ."""
+    scale = np.sqrt(np.diagonal(blocks, axis1=1, axis2=2))
+    scale = np.where(scale > 0, scale, 1)
+    values, vectors = np.linalg.eigh(blocks / scale[:, :, None] / scale[:, None, :])
+    keep = values > RANK * np.max(values, axis=1, keepdims=True, initial=1e-300)
+    ranks = keep.sum(axis=1)
+    if len(set(ranks)) > 1:
+        return None, None
+    rank = int(ranks[0])
+    values, vectors = values[:, -rank:] if rank else values[:, :0], vectors[:, :, len(scale[0]) - rank :]
+    root = scale[:, :, None] * vectors * np.sqrt(values)[:, None, :]
+    inverse = np.swapaxes(vectors, 1, 2) / np.sqrt(values)[:, :, None] / scale[:, None, :]
+    return root, inverse
+
+
+terms_jit = jax.jit(terms)

@@ -1,0 +1,145 @@
+r"""The question of the posterior as arrays, and the maps that every solver of it shares.
+
+.. math::
+    K(\Phi)_{ab} = M^w_{ab}\,w_a\,\Phi_{a-1,b-1} + M^u_{ab}\,u_a\,\frac{x^a\!\cdot x^b}{D}, \qquad
+    R = (v\,\Phi_{SS} + \kappa)^{-1}
+
+Sections 1 and 2 of theory/posterior: Bauer et al. (the poster); Appendix K.3 of Bordelon & Pehlevan (2022) for untied
+weights. Nodes (state, sample) are flattened state-major. One mask each for weights and inputs: 1 if tied, δ_ab if not.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from widefield import checks
+from widefield.network import Network
+from widefield.solvers import definite
+from widefield.task import Task
+
+
+class Problem(NamedTuple):
+    r"""Everything the theory knows of network and task.
+
+    ``drive`` is :math:`M^u u X^-`; ``weight`` is :math:`M^w w`, its first row and column zero because no weight leads
+    into the first state; ``supervised`` are the flat nodes that have labels, ``labels`` theirs. A factor on the labels
+    or the temperature is a `_replace` away.
+    """
+
+    drive: Float[Array, "node node"]
+    weight: Float[Array, "state state"]
+    readout: Float[Array, ""]
+    temperature: Float[Array, ""]
+    supervised: Int[Array, " label"]
+    labels: Float[Array, "label output"]
+
+    @property
+    def depth(self) -> int:
+        return self.weight.shape[0]
+
+    @property
+    def n_samples(self) -> int:
+        return self.drive.shape[0] // self.weight.shape[0]
+
+
+def problem_of(network: Any, task: Any, temperature: float) -> Problem:
+    """The arrays of a `Network` and a `Task`, once both are known to be covered by the theory."""
+    check(network, task)
+    kappa = checks.nonnegative("temperature", temperature)
+    if kappa == 0:
+        raise ValueError("`temperature` must be positive, got 0: the posterior needs noise on the labels.")
+    x = task.sequences(network.depth)
+    states = task.supervised_states(network.depth)
+    labels = np.moveaxis(task.labels(), 1, 0)  # (supervised state, sample, output)
+    supervised = np.concatenate([np.arange(task.n_samples) + task.n_samples * s for s in states])
+    return Problem(
+        drive=drive_between(network, x, x),
+        weight=weight_mask(network),
+        readout=np.asarray(network.readout_variance, float),
+        temperature=np.asarray(kappa),
+        supervised=supervised,
+        labels=labels.reshape(len(supervised), -1),
+    )
+
+
+def check(network: Any, task: Any) -> None:
+    """Refuse what the posterior does not cover, by name."""
+    if not isinstance(network, Network):
+        raise ValueError(f"`network` must be a widefield.Network (DNN or RNN), got {type(network).__name__}.")
+    if not isinstance(task, Task):
+        raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
+    if task.y is None:
+        raise ValueError("`task` must have labels `y` for the posterior.")
+    for name in ("bias_variance", "readout_bias_variance"):
+        if np.any(np.asarray(getattr(network, name)) != 0):
+            raise ValueError(f"`{name}` must be 0: the posterior covers networks without biases.")
+    if not network.readout_variance:
+        raise ValueError(
+            f"`readout_variance` must be positive for the posterior, got {network.readout_variance}: its labels are "
+            "read out with weights of variance v/n²."
+        )
+    if len(set(network.relative_widths)) > 1:
+        raise ValueError("`widths` must all be equal: the posterior covers networks of one width.")
+
+
+def weight_mask(network: Network) -> np.ndarray:
+    """M^w w over pairs of states, zero where a state has no predecessor."""
+    w = np.concatenate([[0.0], network.weight_variances])
+    if network.weights == "untied":
+        return np.diag(w)
+    return np.where((w[:, None] > 0) & (w > 0), w[-1], 0.0)
+
+
+def drive_between(network: Network, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """M^u u x·y/D between the nodes of two sets of sequences (sample, driven state, D), (node, node_)."""
+    depth, n_driven = network.depth, x.shape[1]
+    u = network.input_variances
+    overlap = np.zeros((depth, len(x), depth, len(y)))
+    overlap[:n_driven, :, :n_driven] = np.einsum("pad,qbd->apbq", x, y, optimize=True) / x.shape[-1]
+    mask = np.full((depth, depth), u[0]) if network.inputs == "tied" else np.diag(u)
+    return (mask[:, None, :, None] * overlap).reshape(depth * len(x), depth * len(y))
+
+
+def by_state(problem: Problem, matrix: Array) -> Array:
+    """A (node, node_) matrix as (state, sample, state_, sample_)."""
+    shape = problem.depth, matrix.shape[0] // problem.depth, problem.depth, matrix.shape[1] // problem.depth
+    return matrix.reshape(shape)
+
+
+def shifted(problem: Problem, feature: Array) -> Array:
+    r""":math:`M^w w\,\Phi^-`: what the weights pass on, (Φ^-)_{ab} = Φ_{a−1,b−1}; any two sets of nodes."""
+    blocks = by_state(problem, feature)
+    later = jnp.pad(blocks[:-1, :, :-1], ((1, 0), (0, 0), (1, 0), (0, 0)))
+    return (problem.weight[:, None, :, None] * later).reshape(feature.shape)
+
+
+def returned(problem: Problem, matrix: Array) -> Array:
+    r""":math:`[\,M^w w\,Q\,]^+`, the adjoint of `shifted`: block (a, b) is :math:`w_{a+1}Q_{a+1,b+1}`."""
+    blocks = problem.weight[:, None, :, None] * by_state(problem, matrix)
+    return jnp.pad(blocks[1:, :, 1:], ((0, 1), (0, 0), (0, 1), (0, 0))).reshape(matrix.shape)
+
+
+def covariance(problem: Problem, feature: Array) -> Array:
+    r""":math:`K(\Phi)`: the covariance of a neuron's states given the features of the layer before."""
+    return shifted(problem, feature) + problem.drive
+
+
+def label_response(problem: Problem, feature: Array) -> tuple[Array, Array]:
+    r""":math:`Ry` and the matrix :math:`\frac v2 S^{\!T}RYRS` that pulls on the features, over all nodes."""
+    S = problem.supervised
+    noisy = problem.readout * feature[S][:, S] + problem.temperature * jnp.eye(len(S), dtype=feature.dtype)
+    Ry = definite.inverse(noisy)[0] @ problem.labels
+    pull = jnp.zeros((len(feature), Ry.shape[1]), feature.dtype).at[S].set(Ry)
+    return Ry, 0.5 * problem.readout * pull @ pull.T
+
+
+def energy(problem: Problem, feature: Array) -> Array:
+    r""":math:`\tfrac12\,\mathrm{tr}\,Y(v\Phi_{SS}+\kappa)^{-1}` per neuron."""
+    return 0.5 * jnp.sum(problem.labels * label_response(problem, feature)[0])
+
+
+def predict(problem: Problem, feature: Array, rows: Array) -> Array:
+    r""":math:`f_* = v\,\Phi_{*S}\,R\,y`; ``rows`` are features (node_, training node) of any nodes."""
+    return problem.readout * rows[:, problem.supervised] @ label_response(problem, feature)[0]

@@ -1,0 +1,206 @@
+"""`widefield.posterior`: the question in, the kernels of a trained network with a certificate out."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from widefield import checks
+from widefield.boundary import choose_quantities, describe_bytes, memory_budget, x64
+from widefield.network import Network
+from widefield.progress import bar
+from widefield.solution import Certificate, Solution, Status, make_solution
+from widefield.task import Task
+from widefield.theories.posterior import branches, linear, verify
+from widefield.theories.posterior import predict as linear_prediction
+from widefield.theories.posterior import problem as core
+
+PAIRS = ("state", "state_", "sample", "sample_")
+BRANCHES = ("lowest", "incoherent", "coherent")
+DIMS = {
+    "prediction": ("state", "sample", "output"), "test_prediction": ("state", "test", "output"), "free_energy": (),
+    "energy": (), "entropy": (), "branch": (), "stability": (), "alignment": ("state",), "hidden": PAIRS,
+    "feature": PAIRS, "conjugate": PAIRS,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a solver found, whatever the activation: kernels (node, node_) and what the certificate says of them."""
+
+    hidden: np.ndarray
+    feature: np.ndarray
+    conjugate: np.ndarray
+    energy: float
+    entropy: float
+    stability: float
+    branch: str
+    test_feature: np.ndarray | None
+    residual: float
+    error: float
+    steps: int
+    status: Status
+    notes: tuple[str, ...] = ()
+    diagnostics: dict[str, Any] = field(default_factory=dict)
+
+
+@x64
+def posterior(
+    network: Network,
+    task: Task,
+    *,
+    temperature: float,
+    branch: str = "lowest",
+    quantities: Iterable[str] | None = None,
+    rtol: float = 1e-10,
+    max_steps: int = 200,
+    progress: bool | None = None,
+    throw: bool = True,
+) -> Solution:
+    r"""Kernels and predictions of a wide network after Bayesian training, with features learned.
+
+    .. math::
+        -\tfrac1N\ln P(\Phi,\tilde\Phi) = \tfrac12\mathrm{tr}\,Y(v\Phi_{SS}+\kappa)^{-1} + \mathrm{tr}\,\tilde\Phi\Phi
+        - \ln\!\int\!dh\,\mathcal N(h;0,K(\Phi))\,e^{\varphi^{T}\tilde\Phi\varphi}
+
+    Sections 2–4 of theory/posterior. Notation: :math:`\kappa` = ``temperature``, N times the variance of the labels'
+    noise; :math:`\mathrm{Var}\,V = v/N^2`; :math:`K` as in `problem`.
+
+    Returns ``hidden`` <hh>, ``feature`` <φφ>, ``conjugate`` Φ̃ over (state, state_, sample, sample_), ``prediction``
+    (state, sample, output) and ``test_prediction`` at all states, supervised or not; ``free_energy`` = ``energy`` +
+    ``entropy`` per neuron, zero without labels; ``branch``, ``stability`` (smallest Hessian eigenvalue) and
+    ``alignment`` (state), the cosine of the feature kernel with the label kernel.
+
+    ``branch`` asks for the ``"incoherent"`` or ``"coherent"`` stationary point instead of the lowest minimum; all that
+    were found are listed in the certificate. Where W → −W is a symmetry, adjacent states correlate positively.
+
+    Method: several starts of a Riemannian trust region over the kernels that the random network can have.
+    Error: the residual is that of the saddle-point equations on the returned kernels, where H is the identity.
+    Limits: infinite width at fixed numbers of samples and states; corrections of order 1/N, and at a transition larger.
+    """
+    begun = time.perf_counter()
+    checks.choice("branch", branch, BRANCHES)
+    rtol = checks.tolerance("rtol", rtol, 1e-13)
+    max_steps = checks.integer("max_steps", max_steps, 1)
+    problem = core.problem_of(network, task, temperature)
+    wanted, left_out = _plan(network, task, problem, quantities)
+    answer = _solve_linear(network, task, problem, branch, rtol, max_steps, progress)
+    certificate = Certificate(
+        theory="posterior",
+        status=answer.status,
+        residual=answer.residual,
+        tolerance=rtol,
+        error=answer.error,
+        steps=answer.steps,
+        wall_time=time.perf_counter() - begun,
+        options={"temperature": float(temperature), "branch": branch, "quantities": list(wanted)},
+        notes=(*task.notes, *answer.notes),
+        left_out=left_out,
+        diagnostics=answer.diagnostics,
+    )
+    fields = _fields(problem, answer)
+    return make_solution({k: (DIMS[k], fields[k]) for k in wanted}, certificate, network, task, throw=throw)
+
+
+def _plan(network, task, problem, quantities) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Which fields to return; refuses kernels that do not fit in memory before making any."""
+    n_nodes, n_out = len(problem.drive), problem.labels.shape[1]
+    sizes = dict.fromkeys(DIMS, 8) | {name: 8 * n_nodes**2 for name, dims in DIMS.items() if dims == PAIRS}
+    sizes |= {"prediction": 8 * n_nodes * n_out, "alignment": 8 * network.depth}
+    sizes["test_prediction"] = 8 * network.depth * task.n_test * n_out
+    if not task.n_test:
+        sizes.pop("test_prediction")
+    work = 8 * 30 * n_nodes**2
+    if work > memory_budget():
+        raise MemoryError(
+            f"The kernels of {n_nodes} nodes (depth × samples) need {describe_bytes(work)} to be found, but only "
+            f"{describe_bytes(memory_budget())} may be used. Use fewer samples or a smaller depth."
+        )
+    return choose_quantities(quantities, sizes)
+
+
+def _solve_linear(network, task, problem, branch, rtol, max_steps, progress) -> Answer:
+    n_nodes = len(problem.drive)
+    with bar("posterior", branches.N_SEARCHES, progress, seconds=2e-6 * n_nodes**3) as advance:
+        points = branches.stationary_points(problem, tolerance=0.1 * rtol, max_steps=max_steps, advance=advance)
+    found = _select(points, branch)
+    hidden = found.kernel
+    conjugate = branches.expand(found.layout, np.asarray(linear.conjugate(found.layout, jnp.asarray(found.point))))
+    conjugate = 0.5 * (conjugate + conjugate.T)
+    residual = verify.linear_residual(problem, hidden, conjugate, found.layout.root.shape[0] * found.point.shape[-1])
+    status = _status(found, residual, rtol, asked=branch != "lowest")
+    listed = [{"branch": p.branch, "free_energy": p.free_energy, "stability": p.stability} for p in points]
+    notes = ()
+    if status is Status.success and found.stability < branches.UNSTABLE:
+        notes = (f"the {found.branch} point is a saddle here (stability {found.stability:.3g}), returned as asked",)
+    return Answer(
+        hidden=hidden,
+        feature=hidden,
+        conjugate=conjugate,
+        energy=found.energy,
+        entropy=found.entropy,
+        stability=found.stability,
+        branch=found.branch,
+        test_feature=linear_prediction.test_kernel(found, network, task) if task.n_test else None,
+        residual=residual,
+        error=found.gradient,
+        steps=found.steps,
+        status=status,
+        notes=notes,
+        diagnostics={"branches": listed, "symmetric": branches.is_symmetric(problem)},
+    )
+
+
+def _select(points: list[branches.Stationary], branch: str) -> branches.Stationary:
+    if branch == "lowest":
+        return points[0]
+    chosen = [p for p in points if p.branch == branch]
+    if not chosen:
+        there = sorted({p.branch for p in points})
+        raise ValueError(f"`branch` must be one of {there} here: no {branch} stationary point was found.")
+    return chosen[0]
+
+
+def _status(found: branches.Stationary, residual: float, rtol: float, *, asked: bool) -> Status:
+    if not (np.isfinite(found.free_energy) and np.isfinite(found.kernel).all()):
+        return Status.nonfinite
+    if not found.gradient <= 0.1 * rtol:
+        return Status.not_converged
+    if not residual <= rtol:
+        return Status.inaccurate
+    if found.stability < branches.UNSTABLE and not asked:
+        return Status.saddle
+    return Status.success
+
+
+def _fields(problem: core.Problem, answer: Answer) -> dict[str, Any]:
+    """All fields by name."""
+    pairs = lambda A: np.ascontiguousarray(np.moveaxis(core.by_state(problem, A), 2, 1))  # noqa: E731
+    per_state = lambda f: f.reshape(problem.depth, -1, f.shape[-1])  # noqa: E731
+    predict = lambda rows: per_state(np.asarray(core.predict(problem, answer.feature, rows)))  # noqa: E731
+    return {
+        "hidden": pairs(answer.hidden),
+        "feature": pairs(answer.feature),
+        "conjugate": pairs(answer.conjugate),
+        "prediction": predict(answer.feature),
+        "test_prediction": None if answer.test_feature is None else predict(answer.test_feature),
+        "free_energy": answer.energy + answer.entropy,
+        "energy": answer.energy,
+        "entropy": answer.entropy,
+        "branch": answer.branch,
+        "stability": answer.stability,
+        "alignment": _alignment(problem, answer.feature),
+    }
+
+
+def _alignment(problem: core.Problem, feature: np.ndarray) -> np.ndarray:
+    """Cosine between the features of each state and the labels' kernel, summed over supervised states."""
+    y = linear.all_labels(problem).reshape(problem.depth, problem.n_samples, -1)
+    target = np.einsum("apo,aqo->pq", y, y)
+    blocks = core.by_state(problem, feature)
+    own = [blocks[a, :, a] for a in range(problem.depth)]
+    size = [np.linalg.norm(block) * np.linalg.norm(target) for block in own]
+    return np.asarray([np.sum(b * target) / s if s > 0 else 0.0 for b, s in zip(own, size, strict=True)])
