@@ -9,6 +9,9 @@ from widefield.measures import alignment, cka, mmd2, relative_error, zscore
 from widefield.network import DNN, RNN, Network
 from widefield.solution import Certificate, Solution, SolveError, Status, load
 from widefield.task import Task
+from widefield.theories.posterior import (
+    Transition, bayes_parameters, landscape, perturbation, posterior, spectrum, transition, tricritical
+)  # fmt: skip
 from widefield.theories.prior import depth_limit, prior
 
 __version__ = _version("widefield")
@@ -23,15 +26,23 @@ __all__ = [
     "SolveError",
     "Status",
     "Task",
+    "Transition",
     "alignment",
+    "bayes_parameters",
     "cka",
     "compare",
     "depth_limit",
+    "landscape",
     "load",
     "mmd2",
+    "perturbation",
+    "posterior",
     "prior",
     "relative_error",
     "simulate",
+    "spectrum",
     "tasks",
+    "transition",
+    "tricritical",
     "zscore",
 ]

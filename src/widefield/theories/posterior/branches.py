@@ -27,15 +27,10 @@ class Stationary(NamedTuple):
     layout: linear.Layout
     point: np.ndarray
     kernel: np.ndarray
-    energy: float
-    entropy: float
+    free_energy: float
     gradient: float
     stability: float
     steps: int
-
-    @property
-    def free_energy(self) -> float:
-        return self.energy + self.entropy
 
     @property
     def problem(self) -> Problem:
@@ -55,12 +50,15 @@ def is_symmetric(problem: Problem) -> bool:
     return bool(tied and not np.any(problem.drive[odd]) and not np.any((labels @ labels.T)[odd]))
 
 
-def adjacent_correlation(problem: Problem, kernel: np.ndarray) -> float:
-    """The largest correlation between adjacent states, over all pairs of samples: the order parameter."""
-    scale = np.sqrt(np.maximum(np.diagonal(kernel), 0))
-    blocks = by_state(problem, kernel / np.where(scale > 0, scale, np.inf) / np.where(scale > 0, scale, np.inf)[:, None])
-    adjacent = [np.abs(blocks[a, :, a + 1]).max() for a in range(problem.depth - 1)]
-    return float(max(adjacent, default=0.0))
+def adjacent_correlation(problem: Problem, kernel: np.ndarray, scale: np.ndarray | None = None) -> float:
+    """The largest correlation between adjacent states, over all pairs of samples: the order parameter.
+
+    ``scale`` is the kernel that has the variances, the same one by default.
+    """
+    deviation = np.sqrt(np.maximum(np.diagonal(kernel if scale is None else scale), 0))
+    deviation = np.where(deviation > 0, deviation, np.inf)
+    blocks = by_state(problem, kernel / deviation / deviation[:, None])
+    return float(max((np.abs(blocks[a, :, a + 1]).max() for a in range(problem.depth - 1)), default=0.0))
 
 
 def stationary_points(
@@ -71,40 +69,35 @@ def stationary_points(
     ``advance`` is told of each of at most ``N_SEARCHES`` searches.
     """
     layout = linear.layout_of(problem)
-    descend = partial(_descend, layout, tolerance=tolerance, max_steps=max_steps)
+    search = partial(descend, layout, tolerance=tolerance, max_steps=max_steps)
     symmetric = isinstance(layout, linear.Joint) and is_symmetric(problem)
     found = []
     for start in (_start(layout, 0.0, 1.0), _start(layout, 0.0, _growth(problem))):
-        point = descend(start, even=symmetric)
+        point = search(start, even=symmetric)
         found.append(point)
         if symmetric and point.stability < UNSTABLE:
-            found.append(descend(displaced(point, 0.3), even=False))
+            found.append(search(displaced(point, 0.3), even=False))
         advance(2)
     if isinstance(layout, linear.Joint) and problem.depth > 1:
         for rho, growth in ((0.5, 1.0), (0.9, _growth(problem))):
-            found.append(descend(_start(layout, rho, growth), even=False))
+            found.append(search(_start(layout, rho, growth), even=False))
             advance(1)
     if symmetric:
         found = [_gauge_fixed(point) for point in found]
     return _distinct(found)
 
 
-def _descend(layout, start, *, even: bool, tolerance: float, max_steps: int) -> Stationary:
-    sector = linear.mirrored(layout) if even else layout
+def descend(layout: linear.Layout, start: np.ndarray, *, even: bool, tolerance: float, max_steps: int) -> Stationary:
+    """The stationary point below ``start``; ``even`` keeps odd lags at zero."""
+    sector = linear.mirrored(layout) if even and isinstance(layout, linear.Joint) else layout
     found = definite.minimise(
         linear.free_energy, start, (sector,), project=linear.unbroken, tolerance=tolerance, max_steps=max_steps
     )
-    return examined(layout, np.asarray(found.point), float(found.gradient), int(found.steps))
-
-
-def examined(layout: linear.Layout, point: np.ndarray, gradient: float, steps: int) -> Stationary:
-    """A stationary point with its free energy and stability."""
-    energy, entropy, _ = linear.terms_jit(point, layout)
-    stability = np.nan if point.size else np.inf
-    if point.size and np.isfinite(point).all():
+    point, stability = np.asarray(found.point), np.nan
+    if np.isfinite(point).all():
         stability = definite.smallest_eigenvalue(linear.free_energy, point, (layout,))[0]
-    kernel = expand(layout, np.asarray(linear.kernel(layout, point)))
-    return Stationary(layout, point, kernel, float(energy), float(entropy), gradient, stability, steps)
+    kernel = expand(layout, linear.kernel(layout, point))
+    return Stationary(layout, point, kernel, float(found.value), float(found.gradient), stability, int(found.steps))
 
 
 def expand(layout: linear.Layout, blocks: np.ndarray) -> np.ndarray:

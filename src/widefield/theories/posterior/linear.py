@@ -14,14 +14,18 @@ need no jitter. The random network is :math:`S = 1`.
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from widefield.solvers import definite
 from widefield.theories.posterior.problem import (
-    Problem, by_state, covariance, label_response, returned, shifted
+    Problem,
+    by_state,
+    covariance,
+    label_response,
+    returned,
+    shifted,
 )  # fmt: skip
 
 Stack = Float[Array, "block rank rank"]
@@ -83,18 +87,18 @@ Layout = Joint | Separate
 
 def kernel(layout: Layout, S: Stack) -> Array:
     """H from its coordinates, block by block."""
-    return layout.root @ S @ jnp.swapaxes(layout.root, -1, -2)
+    return layout.root @ S @ layout.root.swapaxes(-1, -2)
 
 
-def terms(S: Stack, layout: Layout) -> tuple[Array, Array, Stack]:
-    r"""Energy, entropy, and dF/dS.
+def free_energy(S: Stack, layout: Layout) -> tuple[Array, Stack]:
+    r"""F and dF/dS, what `solvers.definite` minimises.
 
     .. math::  \frac{dF}{dH} = -\tfrac v2 S^{\!T}RYRS + \tfrac12K^{-1} - \tfrac12H^{-1}
                + \tfrac12[M^w w\,(K^{-1} - K^{-1}HK^{-1})]^+
     """
     H = kernel(layout, S)
-    J, J_ = layout.inverse, jnp.swapaxes(layout.inverse, -1, -2)
-    R, R_ = layout.root, jnp.swapaxes(layout.root, -1, -2)
+    J, J_ = layout.inverse, layout.inverse.swapaxes(-1, -2)
+    R, R_ = layout.root, layout.root.swapaxes(-1, -2)
     K = J @ layout.covariance(H) @ J_
     K = 0.5 * (K + jnp.swapaxes(K, -1, -2))
     K_inverse, K_log = definite.inverse(K)
@@ -102,23 +106,7 @@ def terms(S: Stack, layout: Layout) -> tuple[Array, Array, Stack]:
     energy, pull = layout.labels(H)
     entropy = 0.5 * (jnp.sum(S * K_inverse) - S.shape[0] * S.shape[1] + jnp.sum(K_log - S_log))
     back = layout.returned(J_ @ (0.5 * (K_inverse - K_inverse @ S @ K_inverse)) @ J)
-    gradient = R_ @ (back - pull) @ R + 0.5 * (K_inverse - S_inverse)
-    return energy, entropy, gradient
-
-
-def free_energy(S: Stack, layout: Layout) -> tuple[Array, Stack]:
-    """F and dF/dS: what `solvers.definite` minimises."""
-    energy, entropy, gradient = terms(S, layout)
-    return energy + entropy, gradient
-
-
-@jax.jit
-def conjugate(layout: Layout, S: Stack) -> Array:
-    r""":math:`\tilde\Phi = \tfrac v2 S^{\!T}RYRS + \tfrac12[M^w w(K^{-1}HK^{-1} - K^{-1})]^+`, block by block."""
-    H = kernel(layout, S)
-    J, J_ = layout.inverse, jnp.swapaxes(layout.inverse, -1, -2)
-    K_inverse, _ = definite.inverse(J @ layout.covariance(H) @ J_)
-    return layout.labels(H)[1] + layout.returned(J_ @ (0.5 * (K_inverse @ S @ K_inverse - K_inverse)) @ J)
+    return energy + entropy, R_ @ (back - pull) @ R + 0.5 * (K_inverse - S_inverse)
 
 
 def random_kernel(problem: Problem) -> np.ndarray:
@@ -148,11 +136,11 @@ def layout_of(problem: Problem) -> Layout:
     if _is_separate(problem, problem.drive) and _is_separate(problem, labels @ labels.T) and _is_diagonal(problem):
         each = range(problem.depth)
         blocks = np.stack([by_state(problem, H0)[a, :, a] for a in each])
-        root, inverse = _roots(blocks)
+        root, inverse = roots(blocks)
         if root is not None:
             drive = np.stack([by_state(problem, problem.drive)[a, :, a] for a in each])
             return Separate(problem, drive, labels.reshape(problem.depth, problem.n_samples, -1), root, inverse)
-    root, inverse = _roots(H0[None])
+    root, inverse = roots(H0[None])
     return Joint(problem, root, inverse, np.eye(root.shape[-1])[None])
 
 
@@ -177,7 +165,7 @@ def _is_separate(problem: Problem, matrix: np.ndarray) -> bool:
     return all(not np.any(blocks[a, :, b]) for a in range(problem.depth) for b in range(problem.depth) if a != b)
 
 
-def _roots(blocks: np.ndarray) -> tuple:
+def roots(blocks: np.ndarray) -> tuple:
     """Thin R with RR^T = H0 and its left inverse, block by block; None where the ranks differ."""
     scale = np.sqrt(np.diagonal(blocks, axis1=1, axis2=2))
     scale = np.where(scale > 0, scale, 1)
@@ -191,6 +179,3 @@ def _roots(blocks: np.ndarray) -> tuple:
     root = scale[:, :, None] * vectors * np.sqrt(values)[:, None, :]
     inverse = np.swapaxes(vectors, 1, 2) / np.sqrt(values)[:, :, None] / scale[:, None, :]
     return root, inverse
-
-
-terms_jit = jax.jit(terms)

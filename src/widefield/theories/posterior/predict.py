@@ -12,6 +12,7 @@ import numpy as np
 
 from widefield.network import Network
 from widefield.task import Task
+from widefield.theories.posterior import linear
 from widefield.theories.posterior import problem as core
 from widefield.theories.posterior.branches import Stationary, expand
 
@@ -31,10 +32,6 @@ def test_kernel(found: Stationary, network: Network, task: Task) -> np.ndarray:
 
 def _inverse_covariance(found: Stationary) -> np.ndarray:
     """K^{-1} on the range of the random network's kernel."""
-    J = np.asarray(found.layout.inverse)
-    blocks = found.kernel[None]
-    if len(J) > 1:
-        states = np.arange(found.problem.depth)
-        blocks = core.by_state(found.problem, found.kernel)[states, :, states]
-    K = J @ np.asarray(found.layout.covariance(blocks)) @ np.swapaxes(J, -1, -2)
-    return expand(found.layout, np.swapaxes(J, -1, -2) @ np.linalg.inv(K) @ J)
+    J = found.layout.inverse
+    K = J @ np.asarray(found.layout.covariance(linear.kernel(found.layout, found.point))) @ J.swapaxes(-1, -2)
+    return expand(found.layout, J.swapaxes(-1, -2) @ np.linalg.inv(K) @ J)

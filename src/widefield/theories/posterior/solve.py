@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from widefield import checks
@@ -128,9 +127,8 @@ def _solve_linear(network, task, problem, branch, rtol, max_steps, progress) -> 
         points = branches.stationary_points(problem, tolerance=0.1 * rtol, max_steps=max_steps, advance=advance)
     found = _select(points, branch)
     hidden = found.kernel
-    conjugate = branches.expand(found.layout, np.asarray(linear.conjugate(found.layout, jnp.asarray(found.point))))
-    conjugate = 0.5 * (conjugate + conjugate.T)
-    residual = verify.linear_residual(problem, hidden, conjugate, found.layout.root.shape[0] * found.point.shape[-1])
+    conjugate, residual = verify.linear_saddle(problem, hidden, found.layout.root.shape[0] * found.point.shape[-1])
+    energy = verify.energy(problem, hidden)
     status = _status(found, residual, rtol, asked=branch != "lowest")
     listed = [{"branch": p.branch, "free_energy": p.free_energy, "stability": p.stability} for p in points]
     notes = ()
@@ -140,8 +138,8 @@ def _solve_linear(network, task, problem, branch, rtol, max_steps, progress) -> 
         hidden=hidden,
         feature=hidden,
         conjugate=conjugate,
-        energy=found.energy,
-        entropy=found.entropy,
+        energy=energy,
+        entropy=found.free_energy - energy,
         stability=found.stability,
         branch=found.branch,
         test_feature=linear_prediction.test_kernel(found, network, task) if task.n_test else None,

@@ -1,0 +1,185 @@
+"""Where recurrent networks become coherent, against the closed forms and tables of Section 7."""
+
+import numpy as np
+import pytest
+
+import widefield as wf
+
+from . import oracle
+
+UNIT = wf.Task(np.ones((1, 1)), np.ones(1))  # λ = factor², κ̂ = temperature for unit variances
+TINY = 1e-9
+# T: instability, equal free energy, end of the coherent branch, each at κ̂ = 0 and 1
+FIRST_ORDER = {
+    6: ((1.404664, 1.396193, 1.39358), (2.150432, 2.127725, 2.12092)),
+    7: ((0.953674, 0.899582, 0.88553), (1.519210, 1.423682, 1.39938)),
+    8: ((0.716636, 0.629442, 0.60961), (1.172452, 1.026809, 0.99395)),
+}
+
+
+def recurrent(T):
+    return wf.RNN(T - 1, "linear")
+
+
+@pytest.mark.parametrize("T", [4, 5])
+@pytest.mark.parametrize("kappa", [TINY, 1.0])
+def test_second_order(T, kappa):
+    found = wf.transition(recurrent(T), UNIT, temperature=kappa, points=4)
+    assert found.order == "second" and found.exponent == 0.5
+    assert found.spinodal is None and found.equal_free_energy is None
+    np.testing.assert_allclose(found.instability**2, oracle.instability(T, kappa), rtol=1e-9)
+    if T == 4:  # ρ23² = 2(s − 2), s − 2 = (λ/λ_c − 1)/(40/(8 + κ̂) − 3/2)
+        np.testing.assert_allclose(found.prefactor**2, 2 / (40 / (8 + kappa) - 1.5), rtol=1e-8)
+    elif kappa == TINY:  # ρ12² = (λ/λ_c − 1)/6, and ρ34 = 3 ρ12
+        np.testing.assert_allclose(found.prefactor**2, 9 / 6.0, rtol=1e-3)
+
+
+@pytest.mark.parametrize("T", [6, pytest.param(7, marks=pytest.mark.full), pytest.param(8, marks=pytest.mark.full)])
+def test_first_order(T):
+    for kappa, table in zip((TINY, 1.0), FIRST_ORDER[T], strict=True):
+        found = wf.transition(recurrent(T), UNIT, temperature=kappa, points=4)
+        assert found.order == "first" and found.exponent is None
+        points = np.array([found.instability, found.equal_free_energy, found.spinodal]) ** 2
+        np.testing.assert_allclose(points[:2], table[:2], atol=1e-6)
+        np.testing.assert_allclose(points[2], table[2], atol=1e-5)
+
+
+def test_the_curve_has_both_branches():
+    found = wf.transition(recurrent(4), UNIT, temperature=1.0, points=20)
+    curve = found.curve.data
+    strength = curve.factor.values**2
+    coherent = strength > 10.125 * (1 + 1e-6)
+    order = curve.order_parameter.sel(branch="coherent").values
+    assert np.all(np.isnan(order[~coherent]))
+    s = np.array([oracle.coherent_stretch(v, 1.0) for v in strength[coherent]])
+    np.testing.assert_allclose(order[coherent], np.sqrt(s * (s - 2)) / (s - 1), atol=1e-8)
+    assert np.all((curve.stability.sel(branch="incoherent") > 0).values == ~coherent)
+    assert "second order" in str(found) and "instability" in found._repr_html_()
+
+
+def test_along_the_temperature():
+    """λ = 16 = (8 + κ̂)²/8 at κ̂ = 8(√2 − 1); the coherent side is the colder one."""
+    found = wf.transition(
+        recurrent(4), wf.Task(np.ones((1, 1)), np.full(1, 4.0)), temperature=2.0, along="temperature", points=4
+    )
+    np.testing.assert_allclose(2 * found.instability, 8 * (np.sqrt(2) - 1), rtol=1e-9)
+    order = found.curve.order_parameter.sel(branch="coherent").values
+    assert np.isfinite(order[0]) and np.isnan(order[-1])
+
+
+def test_tricritical_points():
+    """κ̂ = 56/3 at T = 4; T = 5 is 5.1(1) in the theory page, here 81/16."""
+    np.testing.assert_allclose(wf.tricritical(recurrent(4), UNIT, temperature=1.0), 56 / 3, rtol=1e-8)
+    np.testing.assert_allclose(wf.tricritical(recurrent(5), UNIT, temperature=1.0), 81 / 16, rtol=1e-8)
+
+
+@pytest.mark.parametrize("net", [wf.DNN(3, "linear"), wf.RNN(2, "linear")])
+def test_no_transition(net):
+    """Deep networks, and recurrent ones of two states."""
+    found = wf.transition(net, UNIT, temperature=1.0, points=3)
+    assert found.instability is None and found.order is None and "No transition" in str(found)
+
+
+def test_sequences_have_no_sharp_transition():
+    task = wf.Task(np.ones((1, 2, 1)), np.ones(1))
+    assert wf.transition(recurrent(4), task, temperature=1.0, points=3).instability is None
+
+
+def test_landscape_shows_the_branches():
+    """Its minima are the solutions, its maximum at zero the incoherent saddle."""
+    task = wf.Task(np.ones((1, 1)), np.full(1, np.sqrt(20.0)))
+    s = oracle.coherent_stretch(20.0, 1.0)
+    rho = np.sqrt((s - 2) / s)
+    values = np.array([-rho - 0.1, -rho, 0.0, rho, rho + 0.1])
+    found = wf.landscape(recurrent(4), task, temperature=1.0, values=values)
+    solved = [
+        wf.posterior(recurrent(4), task, temperature=1.0, branch=b).free_energy.item()
+        for b in ("coherent", "incoherent")
+    ]
+    np.testing.assert_allclose(found.free_energy.values[[1, 2, 3]], [solved[0], solved[1], solved[0]], atol=1e-9)
+    np.testing.assert_allclose(found.field.values[1:4], 0, atol=1e-6)
+    assert found.free_energy.values[0] > solved[0] and found.free_energy.values[4] > solved[0]
+    np.testing.assert_allclose(found.free_energy.values, found.free_energy.values[::-1], atol=1e-8)
+
+
+def test_landscape_force_is_its_slope():
+    task = wf.Task(np.ones((1, 1)), np.full(1, np.sqrt(20.0)))
+    h = 1e-3
+    found = wf.landscape(recurrent(4), task, temperature=1.0, values=[0.2 - h, 0.2, 0.2 + h, 0.5, 0.6])
+    slope = (found.free_energy.values[2] - found.free_energy.values[0]) / (2 * h)
+    np.testing.assert_allclose(slope, found.field.values[1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("make", [wf.RNN, wf.DNN])
+def test_perturbation_is_right_to_its_order(make):
+    """|H − H0 − H1 − H2| falls as the third power of the labels' kernel; dropping H2, as the second."""
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 2, 1))
+    net, off = make(3, "linear", weight_variance=0.8), []
+    for strength in (0.02, 0.01, 0.005):
+        task = wf.Task(x, np.sqrt(strength) * y, supervised=(1, 2))
+        terms = wf.perturbation(net, task, temperature=0.7).hidden_terms.values
+        exact = wf.posterior(net, task, temperature=0.7).hidden.values
+        off.append([np.abs(terms[: k + 1].sum(axis=0) - exact).max() for k in range(3)])
+    orders = np.log2(np.array(off)[:-1] / np.array(off)[1:])[-1]
+    np.testing.assert_allclose(orders, [1, 2, 3], atol=0.1)
+
+
+def test_the_propagator_reaches_unsupervised_states_only_when_weights_are_tied():
+    """Labels at states 1 and 3, κ → 0, h0 = w = v = 1: 2Φ̃_{02} gets Σ_c A1_{1c} A1_{c3}, A1 the carried-back labels."""
+    first, last = 0.3, 0.2
+    task = wf.Task(np.ones((1, 1)), np.array([[[first], [last]]]), supervised=(1, 3))
+    tied, untied = (
+        wf.perturbation(make(4, "linear"), task, temperature=1e-12).propagator.values[..., 0, 0]
+        for make in (wf.RNN, wf.DNN)
+    )
+    here, across, there = first**2 + last**2, first * last, last**2  # A1 at (1, 1), to which (3, 3) is carried, (1, 3), (3, 3)
+    np.testing.assert_allclose(2 * tied[0, 2], here * across + across * there, rtol=1e-6)
+    assert untied[0, 2] == 0
+
+
+def test_the_outlier_leaves_the_bulk_after_the_transition():
+    """s = (5 + √17)/4, λ = 19.17 at κ̂ = 0; z² = 2s(s − 2)/(s − 1)."""
+    outliers = []
+    for strength in (19.1, 19.25, 40.0):
+        task = wf.Task(np.ones((1, 1)), np.full(1, np.sqrt(strength)))
+        found = wf.spectrum(wf.posterior(recurrent(4), task, temperature=TINY))
+        s = oracle.coherent_stretch(strength, TINY)
+        np.testing.assert_allclose(found.eigenvalues[0], np.sqrt(2 * s * (s - 2) / (s - 1)), rtol=1e-8)
+        outliers.append(len(found.outliers))
+    assert outliers == [0, 1, 1]
+
+
+def test_the_spectrum_recovers_a_teacher():
+    """A rotation that is strong enough shows its eigenvalues exp(±iθ) times a stretch beyond the bulk."""
+    task = wf.tasks.rotation(8, 4, 6, angle=0.9, seed=1)
+    strong = wf.Task(task.x, 3 * task.y)
+    found = wf.spectrum(wf.posterior(wf.RNN(6, "linear", weight_variance=0.2), strong, temperature=1e-3))
+    angles = np.sort(np.abs(np.angle(found.outliers)))
+    assert len(angles) == 2
+    np.testing.assert_allclose(angles, 0.9, atol=0.05)
+
+
+def test_the_dictionary():
+    """u = w = 1/λ, v = 1/(λγ0²), κ = 1/(γ0²β)."""
+    u, w, v, kappa = wf.bayes_parameters(richness=2.0, inverse_temperature=5.0, ridge=0.5)
+    np.testing.assert_allclose([u, w, v, kappa], [2.0, 2.0, 0.5, 0.05])
+    with pytest.raises(ValueError, match="`ridge`"):
+        wf.bayes_parameters(1.0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: wf.transition(recurrent(4), UNIT, temperature=1.0, along="width"), "along"),
+        (lambda: wf.transition(recurrent(4), UNIT, temperature=0.0), "temperature"),
+        (lambda: wf.landscape(recurrent(4), UNIT, temperature=1.0, along=(0, 3)), "along"),
+        (lambda: wf.landscape(recurrent(4), UNIT, temperature=1.0, values=[0.0, 1.0]), "values"),
+        (lambda: wf.perturbation(recurrent(4), UNIT, temperature=1.0, order=3), "order"),
+        (lambda: wf.perturbation(wf.RNN(3, "erf"), UNIT, temperature=1.0), "activation"),
+        (lambda: wf.spectrum(wf.prior(recurrent(4), UNIT)), "solution"),
+    ],
+)
+def test_bad_input(call, named):
+    with pytest.raises(ValueError, match=f"`{named}`"):
+        call()
