@@ -11,11 +11,12 @@ from typing import Any
 import arcsines
 import kernels
 import peer_env
+import posterior
 import scaling
 import simulation
 from cases import CASES
 
-SECTIONS = {"scaling": scaling, "simulation": simulation, "arcsine": arcsines}
+SECTIONS = {"scaling": scaling, "simulation": simulation, "arcsine": arcsines, "posterior": posterior}
 PEER_FOLDER = Path(__file__).parents[1] / ".benchmarks" / "peer"
 
 

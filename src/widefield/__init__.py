@@ -10,7 +10,14 @@ from widefield.network import DNN, RNN, Network
 from widefield.solution import Certificate, Solution, SolveError, Status, load
 from widefield.task import Task
 from widefield.theories.posterior import (
-    Transition, bayes_parameters, landscape, perturbation, posterior, spectrum, transition, tricritical
+    Transition,
+    bayes_parameters,
+    landscape,
+    perturbation,
+    posterior,
+    spectrum,
+    transition,
+    tricritical,
 )  # fmt: skip
 from widefield.theories.prior import depth_limit, prior
 

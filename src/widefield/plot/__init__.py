@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from widefield.plot import generic, prior
+from widefield.plot import generic, posterior, prior
 from widefield.plot.style import Figure, Panel, house_style, panels, save
 
 if TYPE_CHECKING:
@@ -16,6 +16,10 @@ PICTURES: dict[str, Callable[["Solution"], list[Panel]]] = {
     "prior": prior.pictures,
     "simulate.prior": prior.pictures,
     "depth_limit": generic.scalars,
+    "posterior": posterior.pictures,
+    "simulate.posterior": posterior.pictures,
+    "transition": posterior.transition,
+    "landscape": posterior.landscape,
 }
 
 

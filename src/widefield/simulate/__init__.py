@@ -1,6 +1,7 @@
 """Finite networks: the same quantities as the theories, measured in real networks. Shares no code with them."""
 
 from widefield.simulate.extrapolate import extrapolate
+from widefield.simulate.posterior import posterior
 from widefield.simulate.prior import prior
 
-__all__ = ["extrapolate", "prior"]
+__all__ = ["extrapolate", "posterior", "prior"]

@@ -108,7 +108,7 @@ def _to_boundary(E, d, radius):
 
 
 def _step(product: Callable, g, radius, max_products):
-    """Truncated conjugate gradients (Steihaug): the step and how many Hessian products it took.
+    """Truncated conjugate gradients (Steihaug): the step, by how much it should lower the value, and its products.
 
     Stops at the boundary of the region, along the first direction of negative curvature, or when the model's gradient
     has fallen by the square of the outer one (quadratic convergence).
@@ -126,15 +126,15 @@ def _step(product: Callable, g, radius, max_products):
         alpha = rr / jnp.where(curvature > 0, curvature, 1)
         ahead = E + alpha * d
         outside = (curvature <= 0) | (_dot(ahead, ahead) >= radius**2)
-        E = jnp.where(outside, E + _to_boundary(E, d, radius) * d, ahead)
+        alpha = jnp.where(outside, _to_boundary(E, d, radius), alpha)
         r = r + alpha * Hd
         new = _dot(r, r)
-        return E, r, -r + new / rr * d, new, n + 1, outside | (jnp.sqrt(new) <= target)
+        return E + alpha * d, r, -r + new / rr * d, new, n + 1, outside | (jnp.sqrt(new) <= target)
 
     zero = jnp.zeros_like(g)
     start = (zero, g, -g, norm**2, jnp.zeros((), int), norm == 0)
-    E, *_, n, _ = jax.lax.while_loop(go_on, body, start)
-    return E, n
+    E, r, *_, n, _ = jax.lax.while_loop(go_on, body, start)
+    return E, -0.5 * _dot(E, g + r), n  # r = g + HE
 
 
 @partial(jax.jit, static_argnames=("function", "project", "max_steps", "max_products"))
@@ -163,8 +163,7 @@ def minimise(
     def body(c):
         at, radius, n, products = c
         product = _hessian_at(function, project, at, args)
-        E, used = _step(product, at.gradient, radius, max_products)
-        predicted = -(_dot(at.gradient, E) + 0.5 * _dot(E, product(E)))
+        E, predicted, used = _step(product, at.gradient, radius, max_products)
         new = _local(function, project, _move(at, E), args)
         blind = predicted < 1e-12 * (1 + jnp.abs(at.value))
         ratio = jnp.where(blind, jnp.where(largest(new) < largest(at), 1.0, 0.0), (at.value - new.value) / predicted)
@@ -173,7 +172,7 @@ def minimise(
         radius = jnp.where(ratio < 0.25, 0.25 * size, radius)
         radius = jnp.where((ratio > 0.75) & (size > 0.9 * radius), jnp.minimum(2 * radius, limit), radius)
         at = jax.tree.map(lambda a, b: jnp.where(ratio > 0.05, a, b), new, at)
-        return at, radius, n + 1, products + used + 1
+        return at, radius, n + 1, products + used
 
     limit = MAX_RADIUS * np.sqrt(max(1, start.shape[0] * start.shape[1]))
     first = _local(function, project, start, args)
@@ -227,6 +226,8 @@ def smallest_eigenvalue(function: Callable, S: Stack, args: tuple = (), *, rtol:
     largest one. Its vectors are not orthogonalised again: that makes copies of eigenvalues, not wrong ones.
     """
     n = S.shape[0] * S.shape[1] * (S.shape[1] + 1) // 2
+    if n == 0:
+        return np.inf, np.zeros(S.shape)
     if n <= DENSE:
         values, vectors = np.linalg.eigh(np.asarray(hessian(function, S, args)))
         return float(values[0]), np.asarray(_unpack(jnp.asarray(vectors[:, 0]), S.shape))

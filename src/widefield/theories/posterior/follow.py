@@ -1,17 +1,21 @@
-r"""Branches of a linear network's stationary points as functions of a factor on the labels or on the temperature."""
+r"""Branches of stationary points as functions of a factor on the labels or on the temperature."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widefield.activation import Activation
 from widefield.solvers import definite
-from widefield.theories.posterior import branches, linear
+from widefield.theories.posterior import branches, linear, phases
 from widefield.theories.posterior.branches import Stationary
+from widefield.theories.posterior.phases import Phase
 from widefield.theories.posterior.problem import Problem
 
 ALONG = ("labels", "temperature")
+STEP = 1e-3  # relative distance over which the softest eigenvalue is differentiated
+DELTA = 0.01  # relative distance from the instability at which growth is measured
 
 
 class LinearBranches(NamedTuple):
@@ -21,6 +25,8 @@ class LinearBranches(NamedTuple):
     along: str
     tolerance: float
     max_steps: int
+    reach: float = 1e4  # factors that are searched, up and down
+    rtol: float = 1e-13  # of a crossing
 
     def at(self, factor: float) -> linear.Joint:
         """The coordinates of the problem at another factor: the random network, and so they, stay the same."""
@@ -42,12 +48,95 @@ class LinearBranches(NamedTuple):
         found = self._descend(factor, point, even=False)
         return found if found.gradient <= self.tolerance and found.branch == "coherent" else None
 
+    def growth_law(self, critical: float, point: Stationary) -> dict[str, Any]:
+        """Order, exponent and prefactor from Landau's expansion at the instability."""
+        found, power = landau(point), powers(self.along)
+        near = [self.incoherent(critical * (1 + s * STEP) ** (1 / power), point).stability for s in (-2, -1, 1, 2)]
+        slope = (near[0] - 8 * near[1] + 8 * near[2] - near[3]) / (12 * STEP)
+        if found.quartic <= 0:
+            return {"order": "first"}
+        prefactor = found.correlation * np.sqrt(abs(slope) / (4 * found.quartic))
+        return {"order": "second", "exponent": 0.5, "prefactor": float(prefactor)}
+
     def _descend(self, factor: float, start: np.ndarray, *, even: bool) -> Stationary:
         return branches.descend(self.at(factor), start, even=even, tolerance=self.tolerance, max_steps=self.max_steps)
 
 
-def linear_branches(problem: Problem, along: str, *, tolerance: float, max_steps: int) -> LinearBranches | None:
+def powers(along: str) -> int:
+    """λ is the varied quantity, but the square of the labels."""
+    return 2 if along == "labels" else 1
+
+
+class NonlinearBranches(NamedTuple):
+    """The same for a nonlinear network, whose states come from the saddle-point map."""
+
+    problem: Problem
+    activation: Activation
+    along: str
+    options: dict[str, Any]
+    reach: float = 100.0
+    rtol: float = 1e-8
+
+    def at(self, factor: float) -> Problem:
+        return self.problem._replace(**{self.along: getattr(self.problem, self.along) * factor})
+
+    def incoherent(self, factor: float, start: Phase | None = None) -> Phase:
+        """The state without odd lags; NaN stability where there is none."""
+        return phases.solve_phase(self.at(factor), self.activation, even=True, start=start, **self.options)
+
+    def coherent(self, factor: float, start: Phase) -> Phase | None:
+        """The state reached from ``start``, if it is coherent; an incoherent start is made coherent first."""
+        problem = self.at(factor)
+        if start.branch == "incoherent":
+            found = phases.coherent_from(Phase(problem, start.found), self.activation, 0.3, **self.options)
+        else:
+            found = phases.solve_phase(problem, self.activation, even=False, start=start, **self.options)
+        return found if found.converged and found.branch == "coherent" else None
+
+    def growth_law(self, critical: float, point: Phase) -> dict[str, Any]:
+        """Order, exponent and prefactor from the coherent state at three distances δ, 2δ, 4δ beyond the instability.
+
+        First order where that state survives on the other side. Exponent and prefactor are extrapolated to δ → 0.
+        """
+        side = 1 if self.along == "labels" else -1
+        factor = lambda delta: critical * (1 + side * delta) ** (1 / powers(self.along))  # noqa: E731
+        state: Phase | None = point
+        sizes = []
+        for delta in (4 * DELTA, 2 * DELTA, DELTA):
+            state = None if state is None else self.coherent(factor(delta), state)
+            if state is None:
+                return {"order": None}
+            sizes.append(branches.adjacent_correlation(state.problem, state.kernel))
+        assert state is not None
+        if self.coherent(factor(-DELTA), state) is not None:
+            return {"order": "first"}
+        far, middle, near = sizes
+        slopes = np.log2([far / middle, middle / near])
+        squares = np.square([middle, near]) / (DELTA * np.array([2, 1]))
+        return {
+            "order": "second",
+            "exponent": float(2 * slopes[1] - slopes[0]),
+            "prefactor": float(np.sqrt(2 * squares[1] - squares[0])),
+        }
+
+
+Branches = LinearBranches | NonlinearBranches
+
+
+def branches_of(
+    problem: Problem, activation: Activation, along: str, *, rtol: float | None, max_steps: int
+) -> Branches | None:
     """Branches to follow; None where the problem has no symmetry that a transition could break."""
+    if activation.name == "linear":
+        return linear_branches(problem, along, tolerance=0.01 * (rtol or 1e-10), max_steps=max_steps)
+    if not phases.has_symmetry(problem, activation):
+        return None
+    options = {"rtol": rtol or 1e-7, "max_steps": max_steps, "method": "quadrature"}
+    return NonlinearBranches(problem, activation, along, options)
+
+
+def linear_branches(problem: Problem, along: str, *, tolerance: float, max_steps: int) -> LinearBranches | None:
+    """Those of a linear network."""
     layout = linear.layout_of(problem)
     if not (isinstance(layout, linear.Joint) and branches.is_symmetric(problem)):
         return None

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,15 @@ from widefield.network import Network
 from widefield.progress import bar
 from widefield.solution import Certificate, Solution, Status, make_solution
 from widefield.task import Task
-from widefield.theories.posterior import branches, linear, verify
+from widefield.theories.posterior import branches, linear, phases, verify
 from widefield.theories.posterior import predict as linear_prediction
 from widefield.theories.posterior import problem as core
+from widefield.theories.posterior.nonlinear import METHODS
+from widefield.theories.posterior.unseen import unseen_features
 
 PAIRS = ("state", "state_", "sample", "sample_")
 BRANCHES = ("lowest", "incoherent", "coherent")
+SOFT = 1e-6  # a map eigenvalue this close to 1 is marginal
 DIMS = {
     "prediction": ("state", "sample", "output"), "test_prediction": ("state", "test", "output"), "free_energy": (),
     "energy": (), "entropy": (), "branch": (), "stability": (), "alignment": ("state",), "hidden": PAIRS,
@@ -41,9 +45,13 @@ class Answer:
     residual: float
     error: float
     steps: int
+    tolerance: float
     status: Status
     notes: tuple[str, ...] = ()
     diagnostics: dict[str, Any] = field(default_factory=dict)
+    feature_stderr: np.ndarray | None = None
+    hidden_stderr: np.ndarray | None = None
+    test_feature_stderr: np.ndarray | None = None
 
 
 @x64
@@ -53,9 +61,12 @@ def posterior(
     *,
     temperature: float,
     branch: str = "lowest",
+    method: str = "auto",
+    paths: int | None = None,
+    seed: int = 0,
     quantities: Iterable[str] | None = None,
-    rtol: float = 1e-10,
-    max_steps: int = 200,
+    rtol: float | None = None,
+    max_steps: int = 300,
     progress: bool | None = None,
     throw: bool = True,
 ) -> Solution:
@@ -76,24 +87,40 @@ def posterior(
     ``branch`` asks for the ``"incoherent"`` or ``"coherent"`` stationary point instead of the lowest minimum; all that
     were found are listed in the certificate. Where W → −W is a symmetry, adjacent states correlate positively.
 
-    Method: several starts of a Riemannian trust region over the kernels that the random network can have.
-    Error: the residual is that of the saddle-point equations on the returned kernels, where H is the identity.
+    Method: linear networks by several starts of a Riemannian trust region over the kernels that the random network can
+    have. Others by Anderson iteration of the saddle-point equations, with averages over one neuron's states by
+    ``method`` "quadrature" (up to four dimensions, depth times samples), "importance" sampling or "mcmc"; ``paths``
+    fixes the number of draws, which otherwise grows until ``rtol`` is met. Their ``stability`` is 1 − μ, with μ the
+    leading eigenvalue of the saddle-point map.
+    Error: the residual is that of the saddle-point equations on the returned kernels: where H is the identity, or on a
+    finer grid, or on fresh draws. ``rtol`` is 1e-10 for linear networks, 1e-7 for quadrature and 1e-2 for sampling by
+    default. Sampled fields have ``<name>_stderr``, which includes the amplification 1/(1 − μ) near a transition.
     Limits: infinite width at fixed numbers of samples and states; corrections of order 1/N, and at a transition larger.
     """
     begun = time.perf_counter()
     checks.choice("branch", branch, BRANCHES)
-    rtol = checks.tolerance("rtol", rtol, 1e-13)
+    checks.choice("method", method, METHODS)
+    seed = checks.integer("seed", seed, 0)
     max_steps = checks.integer("max_steps", max_steps, 1)
     problem = core.problem_of(network, task, temperature)
     wanted, left_out = _plan(network, task, problem, quantities)
-    answer = _solve_linear(network, task, problem, branch, rtol, max_steps, progress)
+    if network.activation.name == "linear" and method == "auto":
+        rtol = 1e-10 if rtol is None else checks.tolerance("rtol", rtol, 1e-13)
+        answer = _solve_linear(network, task, problem, branch, rtol, max_steps, progress)
+    else:
+        paths = None if paths is None else checks.integer("paths", paths, 1024)
+        options = {"method": method, "n_paths": paths, "seed": seed, "max_steps": max_steps}
+        if rtol is not None:
+            options |= dict.fromkeys(("rtol", "sampling_rtol"), checks.tolerance("rtol", rtol, 1e-9))
+        answer = _solve_nonlinear(network, task, problem, branch, options, progress)
     certificate = Certificate(
         theory="posterior",
         status=answer.status,
         residual=answer.residual,
-        tolerance=rtol,
+        tolerance=answer.tolerance,
         error=answer.error,
         steps=answer.steps,
+        seed=seed if answer.feature_stderr is not None else None,
         wall_time=time.perf_counter() - begun,
         options={"temperature": float(temperature), "branch": branch, "quantities": list(wanted)},
         notes=(*task.notes, *answer.notes),
@@ -101,7 +128,10 @@ def posterior(
         diagnostics=answer.diagnostics,
     )
     fields = _fields(problem, answer)
-    return make_solution({k: (DIMS[k], fields[k]) for k in wanted}, certificate, network, task, throw=throw)
+    named = {name: (DIMS[name], fields[name]) for name in wanted}
+    for name in set(wanted) & {key.removesuffix("_stderr") for key in fields if key.endswith("_stderr")}:
+        named[f"{name}_stderr"] = (DIMS[name], fields[f"{name}_stderr"])
+    return make_solution(named, certificate, network, task, throw=throw)
 
 
 def _plan(network, task, problem, quantities) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -146,13 +176,58 @@ def _solve_linear(network, task, problem, branch, rtol, max_steps, progress) -> 
         residual=residual,
         error=found.gradient,
         steps=found.steps,
+        tolerance=rtol,
         status=status,
         notes=notes,
         diagnostics={"branches": listed, "symmetric": branches.is_symmetric(problem)},
     )
 
 
-def _select(points: list[branches.Stationary], branch: str) -> branches.Stationary:
+def _solve_nonlinear(network, task, problem, branch, options, progress) -> Answer:
+    with bar("posterior", phases.N_SEARCHES, progress, seconds=10.0) as advance:
+        points = phases.stationary_phases(problem, network.activation, advance=advance, **options)
+    chosen = _select(points, branch)
+    found, sampled = chosen.found, chosen.found.method != "quadrature"
+    unseen = _unseen(network, task, problem, found) if task.n_test and found.status is Status.success else None
+    status, notes = found.status, ()
+    if status is Status.success and chosen.stability < -SOFT:
+        notes = (f"the {chosen.branch} point is a saddle here (stability {chosen.stability:.3g}), returned as asked",)
+        status = Status.saddle if branch == "lowest" else status
+    tolerance = options.get("rtol", 1e-2 if sampled else 1e-7)
+    measured = {"method": found.method, "nodes": found.n_nodes, "map_eigenvalue": found.mu}
+    if sampled:
+        measured |= {"effective_share": found.ess, "fresh_deviation": found.deviation, "r_hat": found.rhat}
+    listed = [{"branch": p.branch, "free_energy": p.free_energy, "stability": p.stability} for p in points]
+    return Answer(
+        hidden=found.hidden,
+        feature=found.feature,
+        conjugate=found.conjugate,
+        energy=found.energy,
+        entropy=found.entropy,
+        stability=chosen.stability,
+        branch=chosen.branch,
+        test_feature=None if unseen is None else unseen.cross,
+        residual=found.residual,
+        error=found.error,
+        steps=found.steps,
+        tolerance=tolerance,
+        status=status,
+        notes=notes,
+        diagnostics={"branches": listed, "symmetric": phases.has_symmetry(problem, network.activation), **measured},
+        feature_stderr=found.feature_stderr if sampled else None,
+        hidden_stderr=found.hidden_stderr if sampled else None,
+        test_feature_stderr=unseen.cross_stderr if sampled and unseen is not None else None,
+    )
+
+
+def _unseen(network, task, problem, found):
+    x = task.sequences(network.depth, test=True)
+    train, test = x[: task.n_samples], x[task.n_samples :]
+    drives = core.drive_between(network, test, train), core.drive_between(network, test, test)
+    return unseen_features(problem, network.activation, found, *drives)
+
+
+def _select(points: list[Any], branch: str) -> Any:
     if branch == "lowest":
         return points[0]
     chosen = [p for p in points if p.branch == branch]
@@ -179,7 +254,17 @@ def _fields(problem: core.Problem, answer: Answer) -> dict[str, Any]:
     pairs = lambda A: np.ascontiguousarray(np.moveaxis(core.by_state(problem, A), 2, 1))  # noqa: E731
     per_state = lambda f: f.reshape(problem.depth, -1, f.shape[-1])  # noqa: E731
     predict = lambda rows: per_state(np.asarray(core.predict(problem, answer.feature, rows)))  # noqa: E731
-    return {
+    errors = {}
+    if answer.feature_stderr is not None and answer.hidden_stderr is not None:
+        spread = partial(_prediction_error, problem, answer.feature, answer.feature_stderr)
+        errors = {
+            "hidden_stderr": pairs(answer.hidden_stderr),
+            "feature_stderr": pairs(answer.feature_stderr),
+            "prediction_stderr": per_state(spread(answer.feature, answer.feature_stderr)),
+        }
+        if answer.test_feature is not None:
+            errors["test_prediction_stderr"] = per_state(spread(answer.test_feature, answer.test_feature_stderr))
+    return errors | {
         "hidden": pairs(answer.hidden),
         "feature": pairs(answer.feature),
         "conjugate": pairs(answer.conjugate),
@@ -192,6 +277,15 @@ def _fields(problem: core.Problem, answer: Answer) -> dict[str, Any]:
         "stability": answer.stability,
         "alignment": _alignment(problem, answer.feature),
     }
+
+
+def _prediction_error(problem: core.Problem, feature, feature_error, rows, rows_error) -> np.ndarray:
+    r"""Bound on the error of :math:`v\Phi_{*S}Ry` from those of the features, as if all of them conspired."""
+    S, v = problem.supervised, float(problem.readout)
+    R = np.linalg.inv(v * feature[np.ix_(S, S)] + problem.temperature * np.eye(len(S)))
+    pull = np.abs(R @ problem.labels)
+    moved = v * feature_error[np.ix_(S, S)] @ pull
+    return v * rows_error[:, S] @ pull + v * np.abs(rows[:, S] @ R) @ moved
 
 
 def _alignment(problem: core.Problem, feature: np.ndarray) -> np.ndarray:

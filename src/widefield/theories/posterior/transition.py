@@ -8,7 +8,6 @@ second-order transition they coincide, and only the first is reported.
 import html
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,9 @@ from widefield.solution import Certificate, Solution, Status, make_solution
 from widefield.solvers import continuation
 from widefield.task import Task
 from widefield.theories.posterior import branches, problem
-from widefield.theories.posterior.follow import ALONG, landau, linear_branches
+from widefield.theories.posterior.follow import ALONG, branches_of, landau, linear_branches
 
-RANGE = 1e4  # factors on the varied quantity that are searched, up and down
-STEP = 1e-3  # relative distance over which the softest eigenvalue is differentiated
+N_FACTORS = 33
 
 
 @dataclass(frozen=True)
@@ -74,26 +72,29 @@ def transition(
     temperature: float,
     along: str = "labels",
     points: int = 50,
-    rtol: float = 1e-10,
-    max_steps: int = 200,
+    rtol: float | None = None,
+    max_steps: int = 300,
     progress: bool | None = None,
 ) -> Transition:
     r"""Follow the incoherent and the coherent branch as the labels or the temperature of a task are scaled.
 
-    Section 7 of theory/posterior. The incoherent branch is unstable where the softest Hessian eigenvalue vanishes; the
-    sign of Landau's quartic coefficient there, even modes eliminated, says whether the transition is of second
-    (:math:`b > 0`, exponent ½, prefactor from :math:`b`) or of first order.
+    Sections 7 and 9 of theory/posterior. The incoherent branch is unstable where the softest Hessian eigenvalue vanishes
+    or, for nonlinear networks, an eigenvalue of the saddle-point map reaches 1. For linear networks the sign of Landau's
+    quartic coefficient there, even modes eliminated, says whether the transition is of second (:math:`b > 0`, exponent
+    ½, prefactor from :math:`b`) or of first order; for others the coherent branch on both sides does.
 
     Method: continuation of each branch from its neighbour, in both directions; ends by bisection.
     Error: points are good to ``rtol`` in the factor where the branch is solved to that.
-    Limits: linear networks. Without the symmetry W → −W there is no sharp transition, and all points are None.
+    Limits: nonlinear networks by quadrature, so depth times samples up to four. Without the symmetry W → −W there is no
+    sharp transition, and all points are None.
     """
     begun = time.perf_counter()
     checks.choice("along", along, ALONG)
     points = checks.integer("points", points, 2)
-    rtol = checks.tolerance("rtol", rtol, 1e-12)
+    rtol = None if rtol is None else checks.tolerance("rtol", rtol, 1e-12)
+    max_steps = checks.integer("max_steps", max_steps, 1)
     asked = problem.problem_of(network, task, temperature)
-    followed = linear_branches(asked, along, tolerance=0.01 * rtol, max_steps=checks.integer("max_steps", max_steps, 1))
+    followed = branches_of(asked, network.activation, along, rtol=rtol, max_steps=max_steps)
     with bar("transition", 4, progress, seconds=3.0) as advance:
         facts, notes = _find(followed, advance)
         fields, factors = _curve(followed, facts, points)
@@ -102,7 +103,7 @@ def transition(
         theory="transition",
         status=Status.success,
         residual=_worst(facts),
-        tolerance=rtol,
+        tolerance=rtol or (1e-10 if network.activation.name == "linear" else 1e-7),
         error=_worst(facts),
         wall_time=time.perf_counter() - begun,
         options={"temperature": float(temperature), "along": along, "points": points},
@@ -122,14 +123,15 @@ def _find(followed: Any, advance: Any) -> tuple[dict[str, Any], tuple[str, ...]]
     if followed is None:
         return {}, ("nothing breaks W → −W spontaneously here (untied weights, or inputs or labels that break it)",)
     up = followed.along == "labels"
-    factors = np.geomspace(1 / RANGE, RANGE, 81)[:: 1 if up else -1]
+    factors = np.geomspace(1 / followed.reach, followed.reach, N_FACTORS)[:: 1 if up else -1]
     cache: dict[float, Any] = {}
     critical = _instability(followed, factors, cache)
     advance(1)
     if critical is None:
-        return {}, (f"the incoherent branch stays a minimum for factors from {1 / RANGE:g} to {RANGE:g}",)
+        where = f"for factors from {1 / followed.reach:g} to {followed.reach:g}"
+        return {}, (f"the incoherent branch stays a minimum, or cannot be followed, {where}",)
     facts: dict[str, Any] = {"instability": critical, "critical": cache[critical]}
-    facts |= _order(followed, critical, cache[critical], power=2 if up else 1)
+    facts |= followed.growth_law(critical, cache[critical])
     advance(1)
     if facts["order"] == "first":
         facts |= _coexistence(followed, critical, cache[critical], up)
@@ -150,20 +152,9 @@ def _instability(followed: Any, factors: np.ndarray, cache: dict[float, Any]) ->
     if bracket is None:
         return None
     last = cache[bracket[0]]
-    critical = continuation.crossing(stability, *bracket)
+    critical = continuation.crossing(stability, *bracket, rtol=followed.rtol)
     cache[critical] = followed.incoherent(critical, last)
     return critical
-
-
-def _order(followed: Any, critical: float, point: Any, *, power: int) -> dict[str, Any]:
-    """Order, exponent and prefactor from Landau's expansion at the instability."""
-    found = landau(point)
-    near = [followed.incoherent(critical * (1 + s * STEP) ** (1 / power), point).stability for s in (-2, -1, 1, 2)]
-    slope = (near[0] - 8 * near[1] + 8 * near[2] - near[3]) / (12 * STEP)
-    if found.quartic <= 0:
-        return {"order": "first", "quartic": found.quartic}
-    prefactor = found.correlation * np.sqrt(abs(slope) / (4 * found.quartic))
-    return {"order": "second", "exponent": 0.5, "prefactor": float(prefactor), "quartic": found.quartic}
 
 
 def _coexistence(followed: Any, critical: float, point: Any, up: bool) -> dict[str, Any]:
@@ -191,7 +182,8 @@ def _coexistence(followed: Any, critical: float, point: Any, up: bool) -> dict[s
 def _curve(followed: Any, facts: dict[str, Any], points: int) -> tuple[dict[str, Any], np.ndarray]:
     """Order parameter, free energy and stability of both branches over factors around the transition."""
     center = facts.get("instability", 1.0)
-    factors = center * np.geomspace(0.5, 2.0, points)
+    spread = np.linspace(-1, 1, points)
+    factors = center * 2.0 ** (spread * np.abs(spread))  # from a half to twice, closer together near the transition
     names = ("free_energy", "order_parameter", "stability")
     table = np.full((3, 2, points), np.nan)
     if "critical" in facts:
@@ -226,6 +218,8 @@ def tricritical(
     Landau's quartic coefficient at the instability changes its sign there.
     """
     checks.choice("along", along, ("labels",))
+    if network.activation.name != "linear":
+        raise ValueError(f"`network` must be linear for its tricritical point, got activation {network.activation}.")
     asked = problem.problem_of(network, task, temperature)
     followed = linear_branches(asked, along, tolerance=0.01 * rtol, max_steps=max_steps)
     if followed is None:
@@ -234,7 +228,7 @@ def tricritical(
     def quartic(kappa: float) -> float:
         layout = followed.layout._replace(problem=asked._replace(temperature=np.asarray(kappa)))
         cache: dict[float, Any] = {}
-        critical = _instability(followed._replace(layout=layout), np.geomspace(1 / RANGE, RANGE, 81), cache)
+        critical = _instability(followed._replace(layout=layout), np.geomspace(1 / RANGE, RANGE, N_FACTORS), cache)
         return landau(cache[critical]).quartic if critical is not None else -np.inf
 
     bracket = continuation.first_sign_change(quartic, list(float(temperature) * np.geomspace(1, 1e6, 41)))

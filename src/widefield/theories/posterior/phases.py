@@ -1,0 +1,123 @@
+r"""The stationary states of nonlinear networks, by branch: what `branches` is for linear ones.
+
+The saddle point is not the minimum of a known function of :math:`(\Phi, C)`, so a state's stability is read from the
+saddle map: ``stability`` is :math:`1 - \mu` with :math:`\mu` its leading eigenvalue, zero exactly at an instability.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from widefield.activation import Activation
+from widefield.gaussian.kernels import parity_of
+from widefield.solution import Status
+from widefield.theories.posterior import saddle
+from widefield.theories.posterior.branches import COHERENT, adjacent_correlation, is_symmetric
+from widefield.theories.posterior.nonlinear import Saddle, solve_saddle
+from widefield.theories.posterior.problem import Problem, by_state
+
+N_SEARCHES = 3
+SPREAD = 4.0  # standard errors of an adjacent correlation that sampling alone may produce
+
+
+class Phase(NamedTuple):
+    """A stationary state with the names that linear ones have."""
+
+    problem: Problem
+    found: Saddle
+
+    @property
+    def kernel(self) -> np.ndarray:
+        return self.found.hidden
+
+    @property
+    def free_energy(self) -> float:
+        return self.found.free_energy
+
+    @property
+    def stability(self) -> float:
+        return 1 - self.found.mu
+
+    @property
+    def gradient(self) -> float:
+        return self.found.residual
+
+    @property
+    def converged(self) -> bool:
+        return self.found.status is Status.success
+
+    @property
+    def branch(self) -> str:
+        noise = adjacent_correlation(self.problem, self.found.hidden_stderr, self.found.hidden)
+        limit = COHERENT if self.found.method == "quadrature" else SPREAD * noise
+        coherent = adjacent_correlation(self.problem, self.kernel) > max(COHERENT, limit)
+        return "coherent" if coherent else "incoherent"
+
+
+def has_symmetry(problem: Problem, activation: Activation) -> bool:
+    """Whether W → −W is a symmetry that a coherent state breaks."""
+    return is_symmetric(problem) and saddle.has_sign_symmetry(problem, parity_of(activation))
+
+
+def solve_phase(
+    problem: Problem, activation: Activation, *, even: bool, start: Phase | None = None, **options
+) -> Phase:
+    """One stationary state, by default from the random network; ``even`` keeps odd lags at zero."""
+    state = None if start is None else (start.found.feature, start.found.hidden)
+    found = solve_saddle(problem, activation, start=state, sector="even" if even else "full", **options)
+    return Phase(problem, found)
+
+
+def stationary_phases(
+    problem: Problem, activation: Activation, *, advance: Callable[[int], object] = lambda n: None, **options: Any
+) -> list[Phase]:
+    """States found from several starts, the lowest free energy first, those that did not converge last."""
+    symmetric = has_symmetry(problem, activation)
+    first = solve_phase(problem, activation, even=symmetric, **options)
+    advance(1)
+    found = [first]
+    if symmetric and problem.depth > 2 and first.converged:
+        for rho in (0.3, 0.7):
+            other = coherent_from(first, activation, rho, **options)
+            if other.converged and other.branch == "coherent":
+                found.append(other)
+            advance(1)
+    order = sorted(found, key=lambda phase: (not phase.converged, phase.free_energy))
+    kept: list[Phase] = []
+    for phase in order:
+        if not any(p.branch == phase.branch and abs(p.free_energy - phase.free_energy) < 1e-6 for p in kept):
+            kept.append(_gauge_fixed(phase) if symmetric else phase)
+    return kept
+
+
+def coherent_from(phase: Phase, activation: Activation, rho: float, **options: Any) -> Phase:
+    r"""The state reached from an incoherent one whose states are correlated by :math:`\rho^{|a-b|}`."""
+    parts = {name: _correlated(phase.problem, getattr(phase.found, name), rho) for name in ("feature", "hidden")}
+    start = phase._replace(found=replace(phase.found, **parts))
+    return solve_phase(phase.problem, activation, even=False, start=start, **options)
+
+
+def _correlated(problem: Problem, matrix: np.ndarray, rho: float) -> np.ndarray:
+    """Equal-state blocks as they are, others the product of their roots times ρ^{|a−b|}."""
+    blocks = by_state(problem, matrix)
+    states = np.arange(problem.depth)
+    roots = np.stack([_root(blocks[a, :, a]) for a in states])
+    lags = rho ** np.abs(states[:, None] - states)
+    return np.einsum("apq,brq,ab->apbr", roots, roots, lags).reshape(matrix.shape)
+
+
+def _root(A: np.ndarray) -> np.ndarray:
+    values, vectors = np.linalg.eigh(A)
+    return (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+
+
+def _gauge_fixed(phase: Phase) -> Phase:
+    """Of the two states ±W, that whose adjacent states are positively correlated."""
+    blocks = by_state(phase.problem, phase.kernel)
+    if sum(np.trace(blocks[a, :, a + 1]) for a in range(phase.problem.depth - 1)) >= 0:
+        return phase
+    sign = np.where(saddle.odd_lags(phase.problem), -1.0, 1.0)
+    flipped = {name: sign * getattr(phase.found, name) for name in ("feature", "hidden", "conjugate", "covariance")}
+    return phase._replace(found=replace(phase.found, **flipped))
