@@ -102,8 +102,9 @@ def posterior(
     checks.choice("method", method, METHODS)
     seed = checks.integer("seed", seed, 0)
     max_steps = checks.integer("max_steps", max_steps, 1)
+    core.check(network, task)
+    wanted, left_out = _plan(network, task, quantities)
     problem = core.problem_of(network, task, temperature)
-    wanted, left_out = _plan(network, task, problem, quantities)
     if network.activation.name == "linear" and method == "auto":
         rtol = 1e-10 if rtol is None else checks.tolerance("rtol", rtol, 1e-13)
         answer = _solve_linear(network, task, problem, branch, rtol, max_steps, progress)
@@ -134,21 +135,22 @@ def posterior(
     return make_solution(named, certificate, network, task, throw=throw)
 
 
-def _plan(network, task, problem, quantities) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _plan(network: Network, task: Task, quantities: Iterable[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Which fields to return; refuses kernels that do not fit in memory before making any."""
-    n_nodes, n_out = len(problem.drive), problem.labels.shape[1]
+    n_nodes, n_out = network.depth * task.n_samples, task.labels().shape[-1]
     sizes = dict.fromkeys(DIMS, 8) | {name: 8 * n_nodes**2 for name, dims in DIMS.items() if dims == PAIRS}
     sizes |= {"prediction": 8 * n_nodes * n_out, "alignment": 8 * network.depth}
     sizes["test_prediction"] = 8 * network.depth * task.n_test * n_out
     if not task.n_test:
         sizes.pop("test_prediction")
+    chosen = choose_quantities(quantities, sizes)
     work = 8 * 30 * n_nodes**2
     if work > memory_budget():
         raise MemoryError(
             f"The kernels of {n_nodes} nodes (depth × samples) need {describe_bytes(work)} to be found, but only "
             f"{describe_bytes(memory_budget())} may be used. Use fewer samples or a smaller depth."
         )
-    return choose_quantities(quantities, sizes)
+    return chosen
 
 
 def _solve_linear(network, task, problem, branch, rtol, max_steps, progress) -> Answer:
