@@ -1,4 +1,4 @@
-"""Writes ``table.json``, the reference values that the tests read: ``python make_table.py`` (a quarter of an hour).
+"""Writes ``table.json``, the reference values that the tests read: ``python make_table.py`` (half an hour).
 
 Every twentieth row is computed a second time with finer steps and the two variables exchanged.
 """
@@ -20,6 +20,7 @@ CORE = {(1.0, rho) for rho in (-1, -1 + 1e-12, -0.5, 0, 0.3, 0.9, 1 - 1e-12, 1)}
 CORE |= {(1e-3, 0.9), (10.0, 0.9), (1e3, -1 + 1e-12), (1e3, 0.9), (1e3, 1)}
 ORDERS = ((0, 0), (1, 1), (2, 0), (2, 2))
 HIGHER = ((1, 0), (4, 0), (3, 1))
+CURVED = ((2, 0), (2, 1), (2, 2), (3, 1), (4, 0))  # more rows for the functions that go by series, up to these orders
 PATH = Path(__file__).with_name("table.json")
 
 
@@ -47,10 +48,13 @@ def is_wanted(name: str, orders: tuple[int, int], q: float, q_: float, c: float)
     return not dear or (orders in ((0, 0), (1, 1)) and name == "tanh" and c > 0.5)
 
 
-def cases(name: str, orders: tuple[int, int], turn: int):
+def share_of(orders: tuple[int, int]) -> int:
+    return 9 if orders in ((0, 0), (1, 1)) else 17 if orders in ORDERS else 47
+
+
+def cases(share: int, turn: int):
     """A core shared by all functions and a different share of the rest for each (``turn``)."""
     pairs = [(v, v) for v in VARIANCES] + list(UNEQUAL)
-    share = 9 if orders in ((0, 0), (1, 1)) else 17 if orders in ORDERS else 47
     for n, ((q, q_), rho) in enumerate(product(pairs, CORRELATIONS)):
         core = share == 9 and q == q_ and (q, rho) in CORE
         if core or (n * 7 + turn) % share == 0:
@@ -64,21 +68,32 @@ def check(row, name, orders, q, q_, c, scale) -> None:
     assert abs(row - again) <= 1e-23 * (scale or abs(row)), (name, orders, q, q_, c, row, again)
 
 
-def main() -> None:
-    lines, start, turn = [], time.time(), 0
-    for name, orders in product(oracle.FUNCTIONS, ORDERS + HIGHER):
-        turn += 1
-        f = oracle.FUNCTIONS[name]
-        if orders in HIGHER[1:] and isinstance(f, oracle.Ramp):
+def rows(name: str, orders: tuple[int, int], share: int, turn: int):
+    """Lines of the table; every twentieth is checked."""
+    for n, (q, q_, c) in enumerate(cases(share, turn)):
+        if not is_wanted(name, orders, q, q_, c):
             continue
-        for q, q_, c in cases(name, orders, turn):
-            if not is_wanted(name, orders, q, q_, c):
-                continue
-            value, scale = oracle.expectation(name, orders, q, q_, c), oracle.scale(name, orders, q, q_)
-            if len(lines) % 20 == 0 and max(q, q_) < 50:
-                check(value, name, orders, q, q_, c, scale)
-            text = [None if x is None else oracle.mp.nstr(x, 25) for x in (value, scale)]
-            lines.append(json.dumps([name, list(orders), q, q_, c, *text]))
+        value, scale = oracle.expectation(name, orders, q, q_, c), oracle.scale(name, orders, q, q_)
+        if (n + turn) % 20 == 0 and max(q, q_) < 50:
+            check(value, name, orders, q, q_, c, scale)
+        text = [None if x is None else oracle.mp.nstr(x, 25) for x in (value, scale)]
+        yield json.dumps([name, list(orders), q, q_, c, *text])
+
+
+def wanted():
+    """Name, orders, share and turn of every part of the table."""
+    for turn, (name, orders) in enumerate(product(oracle.FUNCTIONS, ORDERS + HIGHER), 1):
+        if orders not in HIGHER[1:] or not isinstance(oracle.FUNCTIONS[name], oracle.Ramp):
+            yield name, orders, share_of(orders), turn
+    curved = [name for name, f in oracle.FUNCTIONS.items() if isinstance(f, oracle.Sigmoidal)]
+    for turn, (name, orders) in enumerate(product(curved, CURVED)):
+        yield name, orders, 13, 5 * turn
+
+
+def main() -> None:
+    lines, start = [], time.time()
+    for name, orders, share, turn in wanted():
+        lines += rows(name, orders, share, turn)
         print(f"{time.time() - start:6.0f} s  {len(lines):5d} rows  {name} {orders}", flush=True)
     columns = json.dumps(["activation", "orders", "variance", "variance_", "covariance", "value", "scale"])
     PATH.write_text('{"columns": ' + columns + ',\n"rows": [\n' + ",\n".join(lines) + "\n]}\n")

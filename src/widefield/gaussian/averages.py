@@ -1,6 +1,5 @@
 """One call for any pair average: picks the road, and never returns a value without an error estimate."""
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from widefield import checks
 from widefield.activation import Activation, as_activation
 from widefield.boundary import x64
-from widefield.gaussian import closed, kernels, quadrature
+from widefield.gaussian import bulk, closed, quadrature
 from widefield.solution import SolveError
 
 EPS = float(np.finfo(float).eps)
@@ -45,32 +44,33 @@ def expectation(
     broadcast against one another. By Price's theorem the derivatives of :math:`\langle\varphi\varphi\rangle` are
     averages too: with respect to the covariance ``orders=(1, 1)``, to a variance half of ``orders=(2, 0)``.
 
-    Method: closed form where there is one; otherwise a Hermite series where its tail bound meets ``rtol``, and
-    two-dimensional quadrature for the other pairs. ``method`` insists on ``"closed"``, ``"series"`` or
-    ``"quadrature"``.
+    Method: closed form where there is one; otherwise, for any ``orders``, a Hermite series where its tail bound meets
+    ``rtol``, and two-dimensional quadrature for the other pairs (high variance near ρ = ±1, delta functions).
+    ``method`` insists on ``"closed"``, ``"series"`` or ``"quadrature"``. A kernel matrix costs least with variances of
+    shape (P, 1) and (1, P), or their full broadcast: each variance is expanded once.
     Error: relative to :math:`\sqrt{\langle\varphi^{(i)}(a)^2\rangle\langle\varphi^{(j)}(b)^2\rangle}` at most
     ``rtol``, or `SolveError`; a value that overflows or is infinite raises `OverflowError`.
-    Limits: a kinked activation has a delta function in its second derivative, one that jumps in its first. A jump
-    that is not declared in ``breaks`` is refused, except that within 1e-9 of ρ = ±1 it cannot be seen.
+    Limits: a kinked activation has a delta function in its second derivative, one that jumps in its first; derivatives
+    of delta functions are known for relu, leaky relu and abs alone. A jump of :math:`\varphi` or
+    :math:`\varphi'` that is not declared in ``breaks`` is refused at orders 0 and 1, except that within 1e-9 of ρ = ±1
+    it cannot be seen; at higher orders its delta functions are missing.
     """
     activation = as_activation(activation)
     checks.choice("method", method, ("auto", "closed", "series", "quadrature"))
     rtol = checks.tolerance("rtol", rtol, 1e-13)
     orders = _orders(orders)
     q, p, c = _pairs(variance, variance_, covariance)
-    shape = q.shape
-    q, p, c = (np.ravel(v) for v in (q, p, c))
     if method == "closed" or (method == "auto" and closed.has_closed_form(activation, orders)):
         value, error, used = *_closed(activation, orders, q, p, c), "closed"
     else:
         value, error, used = _numerical(activation, orders, q, p, c, method, rtol)
     if not (np.isfinite(value).all() and np.isfinite(error).all()):
-        bad = int(np.flatnonzero(~(np.isfinite(value) & np.isfinite(error)))[0])
+        bad = np.unravel_index(np.argmin(np.isfinite(value) & np.isfinite(error)), value.shape)
         raise OverflowError(
             f"<{activation}^({orders[0]}) {activation}^({orders[1]})> is {value[bad]} at variance {q[bad]:g}, "
             f"variance_ {p[bad]:g}, covariance {c[bad]:g}: it overflows or is infinite there. Lower the variance."
         )
-    return Expectation(value.reshape(shape), error.reshape(shape), used)
+    return Expectation(np.asarray(value), np.asarray(error), used)
 
 
 def _orders(orders: Any) -> tuple[int, int]:
@@ -125,43 +125,26 @@ def _norm(activation: Activation, order: int, q: np.ndarray) -> np.ndarray:
 
 
 def _numerical(activation: Activation, orders: tuple[int, int], q, p, c, method: str, rtol: float):
-    value, error, scale = np.zeros_like(c), np.full_like(c, np.inf), np.ones_like(c)
-    smooth_orders = orders in ((0, 0), (1, 1))
-    if method == "series" and not smooth_orders:
-        raise ValueError(f"`method` must not be 'series' for orders {orders}: only (0, 0) and (1, 1) have one.")
-    if method != "quadrature" and smooth_orders:
-        value, error, scale = _series(activation, orders, q, p, c)
+    singular = any(quadrature.factor(activation, order).deltas for order in orders)
+    if method == "quadrature" or singular:
+        value, error, scale = np.zeros_like(c), np.full_like(c, np.inf), np.ones_like(c)
+    else:
+        value, error, scale = bulk.average(activation, orders, q, p, c)
     rest = error > rtol * scale
     used = "series"
     if rest.any() and method != "series":
-        value[rest], error[rest] = quadrature.average(activation, orders, q[rest], p[rest], c[rest])
-        scale = _scales(activation, orders, q, p, value)
+        pairs = q[rest], p[rest], c[rest]
+        value[rest], error[rest] = quadrature.average(activation, orders, *pairs)
+        scale[rest] = _scales(activation, orders, *pairs[:2])
         used = "quadrature" if rest.all() else "series and quadrature"
-    _check_accuracy(activation, value, error, scale, rtol, q, p, c)
+    _check_accuracy(activation, rtol, *(v.reshape(-1) for v in (value, error, scale, q, p, c)))
     return value, error, used
 
 
-def _series(activation: Activation, orders: tuple[int, int], q, p, c):
-    level = max(-8, math.ceil(math.log2(max(q.max(), p.max(), 1e-300))))
-    kernel = kernels.series_kernel(activation, level, "float64", False)
-    value, slope, error, row, column = _series_pairs(kernel, q, p, c)
-    name = "slope" if orders == (1, 1) else "value"
-    scale = np.sqrt(np.asarray(row[f"{name}_norm"]) * np.asarray(column[f"{name}_norm"]))
-    known = np.isfinite(error)
-    error = np.where(known, (np.where(known, error, 0) + 64 * EPS + kernels.RESOLVED) * scale, np.inf)
-    return np.array(slope if orders == (1, 1) else value), error, scale
-
-
-@jax.jit
-def _series_pairs(kernel, q, p, c):
-    row, column = kernel.table(q), kernel.table(p)
-    return *kernel.pair(row, column, c, True), row, column
-
-
-def _scales(activation: Activation, orders: tuple[int, int], q, p, value) -> np.ndarray:
+def _scales(activation: Activation, orders: tuple[int, int], q, p) -> np.ndarray:
     """√(<f²><g²>) where both are finite; infinite where a delta function makes them so."""
     if any(quadrature.factor(activation, order).deltas for order in orders):
-        return np.full_like(value, np.inf)
+        return np.full_like(q, np.inf)
     norms = []
     for order, v in zip(orders, (q, p), strict=True):
         unique, back = np.unique(v, return_inverse=True)
@@ -169,7 +152,7 @@ def _scales(activation: Activation, orders: tuple[int, int], q, p, value) -> np.
     return np.sqrt(norms[0] * norms[1])
 
 
-def _check_accuracy(activation, value, error, scale, rtol, q, p, c) -> None:
+def _check_accuracy(activation, rtol, value, error, scale, q, p, c) -> None:
     excess = error - rtol * scale
     worst = int(np.argmax(excess))
     if np.isfinite(value).all() and not excess[worst] <= 0:

@@ -30,13 +30,17 @@ def _product_error(a, b, product):
     return ((ah * bh - product) + ah * bl + al * bh) + al * bl
 
 
+def _difference(q, p, c, n):
+    """qq' − n c² with the rounding of both products compensated (Dekker); n is a power of two."""
+    big, square = q * p, n * (c * c)
+    return (big - square) + (_product_error(q, p, big) - n * _product_error(c, c, c * c))
+
+
 @jax.custom_jvp
 def determinant(q, p, c):
-    r""":math:`qq' - c^2` with the rounding of both products compensated (Dekker), never negative."""
+    r""":math:`qq' - c^2` to full relative accuracy, never negative."""
     q, p, c = jnp.broadcast_arrays(q, p, c)
-    big, square = q * p, c * c
-    difference = (big - square) + (_product_error(q, p, big) - _product_error(c, c, square))
-    return jnp.maximum(difference, 0)
+    return jnp.maximum(_difference(q, p, c, 1), 0)
 
 
 @determinant.defjvp
@@ -106,6 +110,10 @@ def relu_curve(q, p, c, exact=False):
 
 def _kinked(slope: float, orders: tuple[int, int], q, p, c, exact):
     """slope·x below zero and x above; relu at 0, abs at −1: x·slope + (1 − slope)·relu."""
+    if orders[0] < orders[1]:
+        return _kinked(slope, orders[::-1], p, q, c, exact)
+    if sum(orders) % 2:
+        return 0.5 * (1 - slope**2) * _relu_odd(orders, q, p, c, exact)
     jump = (1 - slope) ** 2
     match orders:
         case (0, 0):
@@ -114,10 +122,32 @@ def _kinked(slope: float, orders: tuple[int, int], q, p, c, exact):
             return slope + jump * relu_slope(q, p, c, exact)
         case (2, 0):
             return jump * relu_curve(q, p, c)
-        case (0, 2):
-            return jump * relu_curve(p, q, c)
+    return jump * _relu_singular(orders, q, p, c)
+
+
+def _relu_singular(orders: tuple[int, int], q, p, c):
+    r"""Averages with two deltas or a derivative of one, proportional to :math:`1/2\pi\Delta`."""
+    inverse = 1 / (2 * math.pi * jnp.sqrt(determinant(q, p, c)))
+    match orders:
         case (2, 2):
-            return jump / (2 * math.pi * jnp.sqrt(determinant(q, p, c)))
+            return inverse
+        case (3, 1):
+            return -c / q * inverse
+        case (4, 0):
+            return -_difference(q, p, c, 2) / q**2 * inverse
+    return None
+
+
+def _relu_odd(orders: tuple[int, int], q, p, c, exact):
+    r"""Twice the relu averages of odd total order; every kinked line has the same, times (1 − slope²)/2."""
+    match orders:
+        case (1, 0):
+            rho, gap = correlation(q, p, c, exact)
+            return jnp.sqrt(p) * jnp.where(rho < 0, gap, 1 + rho) / math.sqrt(2 * math.pi)
+        case (2, 1):
+            return 1 / jnp.sqrt(2 * math.pi * q) + 0 * (p + c)
+        case (3, 0):
+            return -c / q / jnp.sqrt(2 * math.pi * q) + 0 * p
     return None
 
 
@@ -212,17 +242,21 @@ def _kink_slope(activation: Activation) -> float | None:
     return {"relu": 0.0, "abs": -1.0, "leaky_relu": (activation.parameters or (0.0,))[0]}.get(activation.name)
 
 
+_KINKED = ((0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (3, 0), (3, 1), (4, 0))
+_WITH_PARITY = ("linear", "erf", "sin", "cos", "quadratic", "monomial")
+
+
 def has_closed_form(activation: Activation, orders: tuple[int, int] = (0, 0)) -> bool:
     """Whether <φ^(i)(a) φ^(j)(b)> is known in closed form."""
-    if sum(orders) % 2:
-        return activation.is_named and activation.name in ("exp", "rbf")
     if _kink_slope(activation) is not None:
-        return orders in ((0, 0), (1, 1), (2, 0), (0, 2), (2, 2))
+        return (max(orders), min(orders)) in _KINKED
+    if sum(orders) % 2:
+        return activation.is_named and activation.name in ("exp", "rbf", *_WITH_PARITY)
     return value_function(activation) is not None
 
 
 def moment(activation: Activation, orders: tuple[int, int], q, p, c, exact: bool = False):
-    r""":math:`\langle\varphi^{(i)}(a)\varphi^{(j)}(b)\rangle` in closed form, ``orders`` = (i, j) with i + j even."""
+    r""":math:`\langle\varphi^{(i)}(a)\varphi^{(j)}(b)\rangle` in closed form, where `has_closed_form`."""
     slope = _kink_slope(activation)
     if slope is not None:
         return _kinked(slope, orders, q, p, c, exact)
@@ -232,6 +266,8 @@ def moment(activation: Activation, orders: tuple[int, int], q, p, c, exact: bool
         return value(q, p, c)
     if activation.name == "rbf":
         return _rbf(q, p, c, i, j)
+    if (i + j) % 2:  # odd against even
+        return jnp.zeros_like(q + p + c)
     if activation.name == "erf" and min(orders) > 0:
         value, (i, j) = partial(_erf_slope, exact), (i - 1, j - 1)
     for _ in range(min(i, j)):

@@ -1,12 +1,15 @@
-r"""Pair averages for whole kernel matrices: :math:`\langle\varphi\varphi'\rangle` and its derivative's, entry by entry.
+r"""Pair averages for whole kernel matrices: :math:`\langle\varphi^{(i)}\varphi^{(j)}\rangle`, entry by entry.
 
 A kernel turns the variances of all nodes into a *table* (leaves of shape (..., node)), then any block of pairs is
 made from two pieces of the table and the covariances between them. Closed forms keep the variance alone; a Hermite
-series keeps the coefficients of both functions. Pure JAX: differentiable in the variances and the covariances.
+series keeps the coefficients of the derivatives asked for. Pure JAX: differentiable in the variances and the
+covariances.
 """
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
+from itertools import combinations_with_replacement
 from typing import Any
 
 import equinox as eqx
@@ -19,6 +22,7 @@ from widefield.activation import Activation
 from widefield.gaussian import closed, quadrature, rules
 
 Table = dict[str, Array]
+Orders = tuple[int, int]
 MAX_TERMS = 1024
 CHUNK = 16
 SPLIT_TERMS, SPLIT_NODES = 256, 32  # for activations with breaks
@@ -27,7 +31,7 @@ CUT = 1e-13  # of the scale: where an adaptive series stops
 
 
 class AbstractKernel(eqx.Module):
-    """Averages of an activation and of its derivative over pairs of Gaussian nodes."""
+    """Averages of an activation and of its derivatives over pairs of Gaussian nodes."""
 
     activation: eqx.AbstractVar[Activation]
 
@@ -39,9 +43,17 @@ class AbstractKernel(eqx.Module):
         """<φ²> of each node."""
         raise NotImplementedError
 
-    def pair(self, row: Table, column: Table, c: Array, slope: bool) -> tuple[Array, Array, Array]:
-        """(<φφ'>, <φ'φ'>, error estimate relative to the scale); the second is zero where ``slope`` is false."""
+    def average(self, row: Table, column: Table, c: Array, orders: Orders) -> tuple[Array, Array]:
+        """<φ^(i)(a)φ^(j)(b)> and an error estimate relative to the scale √(<φ^(i)(a)²><φ^(j)(b)²>)."""
         raise NotImplementedError
+
+    def pair(self, row: Table, column: Table, c: Array, slope: bool) -> tuple[Array, Array, Array]:
+        """(<φφ'>, <φ'φ'>, the larger error estimate); the second is zero where ``slope`` is false."""
+        value, error = self.average(row, column, c, (0, 0))
+        if not slope:
+            return value, jnp.zeros_like(c), error
+        derivative, more = self.average(row, column, c, (1, 1))
+        return value, derivative, jnp.maximum(error, more)
 
 
 class ClosedKernel(AbstractKernel):
@@ -55,89 +67,152 @@ class ClosedKernel(AbstractKernel):
     def second_moment(self, q):
         return closed.moment(self.activation, (0, 0), q, q, q)
 
-    def pair(self, row, column, c, slope):
-        q, p = row["variance"], column["variance"]
-        value = closed.moment(self.activation, (0, 0), q, p, c)
-        derivative = closed.moment(self.activation, (1, 1), q, p, c) if slope else jnp.zeros_like(c)
-        return value, derivative + 0 * c, jnp.zeros((), c.dtype)
+    def average(self, row, column, c, orders):
+        if not closed.has_closed_form(self.activation, orders):
+            raise ValueError(f"`orders` must have a closed form for {self.activation}, got {orders}.")
+        value = closed.moment(self.activation, orders, row["variance"], column["variance"], c)
+        return value + 0 * c, jnp.zeros((), c.dtype)
 
 
 class SeriesKernel(AbstractKernel):
-    r"""Hermite series: :math:`\langle\varphi\varphi'\rangle = \sum_k c_k(q)\,c_k(q')\,\rho^k`.
+    r"""Hermite series: :math:`\langle\varphi^{(i)}\varphi^{(j)}\rangle = \sum_k c^{(i)}_k(q)\,c^{(j)}_k(q')\,\rho^k`.
 
-    Error: with :math:`R = \langle\varphi^2\rangle - \sum_{k<K} c_k^2` the tail is at most :math:`|\rho|^K\sqrt{RR'}`,
-    by Cauchy–Schwarz. Exact duplicates take :math:`\langle\varphi^2\rangle` itself.
-    ``unresolved`` is what the nodes miss of the coefficients at the largest variance; it adds to the error. A function
-    that jumps has a delta function in its slope (not ``smooth_slope``), of which the series knows nothing.
+    ``orders`` are the derivatives whose coefficients a table holds; any two of them can be averaged.
+    Error: with :math:`R_i = \langle\varphi^{(i)2}\rangle - \sum_{k<K} (c^{(i)}_k)^2` the tail is at most
+    :math:`|\rho|^K\sqrt{R_iR'_j}`, by Cauchy–Schwarz. Exact duplicates take the one-dimensional average itself, and
+    two derivatives of opposite parity average to zero.
+    ``unresolved`` is, order by order, what the nodes miss of the coefficients at the largest variance; it adds to the
+    error. It is infinite for a derivative with a delta function, of which the series knows nothing.
     An ``adaptive`` series sums only as many terms as the largest correlation of the block needs, which is faster but
     has no reverse-mode derivative.
+
+    Derivatives of `average` through JAX are those of the series term by term: right for positive variances, duplicates
+    included, as long as the series of the next order has converged too; at a variance of zero they vanish. `moment`
+    differentiates by Price's theorem instead and is right at zero variance as well.
     """
 
     activation: Activation = eqx.field(static=True)
+    orders: tuple[int, ...] = eqx.field(static=True)
     parity: int = eqx.field(static=True)
     n_terms: int = eqx.field(static=True)
     adaptive: bool = eqx.field(static=True)
-    smooth_slope: bool = eqx.field(static=True)
-    unresolved: float = eqx.field(static=True)
+    unresolved: tuple[float, ...] = eqx.field(static=True)
     nodes: Float[Array, " node"] | None
     weights: Float[Array, " node"] | None
     basis: Float[Array, "node term"] | None
 
     def table(self, q):
-        value, slope = self.activation.function, jax.vmap(jax.grad(self.activation.function))
-        slope_of = lambda x: slope(x.reshape(-1)).reshape(x.shape)  # noqa: E731
+        z, weight = self._nodes(q)
+        x = _root(q)[..., None] * z
+        values = {k: _derivative(self.activation.function, k)(x) for k in self.orders}
         table = {"variance": q}
-        for name, function, parity in (("value", value, self.parity), ("slope", slope_of, -self.parity)):
-            table |= {f"{name}_{key}": leaf for key, leaf in self._expand(function, q, parity).items()}
+        for i, j in combinations_with_replacement(self.orders, 2):
+            if not self._vanishes((i, j)):
+                table[f"moment_{i}_{j}"] = jnp.sum(weight * (values[i] * values[j]), axis=-1)
+        for k in self.orders:
+            table |= self._expand(k, weight * values[k], z, table[f"moment_{k}_{k}"])
         return table
 
     def second_moment(self, q):
         z, weight = self._nodes(q)
         return jnp.sum(weight * self.activation.function(_root(q)[..., None] * z) ** 2, axis=-1)
 
+    def average(self, row, column, c, orders):
+        self._check(orders)
+        rho, gap = closed.correlation(row["variance"], column["variance"], c)
+        rho = rho + 0 * c
+        if self._vanishes(orders):
+            return jnp.zeros_like(rho), jnp.zeros((), rho.dtype)
+        same = (gap == 0) & (rho > 0) & (row["variance"] == column["variance"]) & (row["variance"] > 0)
+        log_rho = jnp.where(same, -jnp.inf, jnp.log1p(-jnp.minimum(gap, 0.9)))
+        n_terms = jnp.clip(jnp.log(CUT) / jnp.max(log_rho), 1, self.n_terms) if self.adaptive else self.n_terms
+        total = self._sum(row, column, rho, orders, n_terms)
+        moment = row["moment_{}_{}".format(*sorted(orders))]
+        total = jnp.where(same, total + jax.lax.stop_gradient(moment - total), total)
+        error = self._tail(row, column, orders, n_terms) * jnp.exp(n_terms * log_rho) + self._blind(orders)
+        return total, jax.lax.stop_gradient(error)
+
+    def moment(self, orders: Orders, q: Array, p: Array, c: Array) -> Array:
+        """<φ^(i)(a)φ^(j)(b)> of broadcast variances and covariances, with derivatives by Price's theorem.
+
+        ∂_c raises both orders by one and ∂_q the first by two (with a factor ½), so that ``orders`` of the kernel must
+        reach as far as derivatives are taken. These are exact at duplicates and where a variance vanishes.
+        """
+        i, j = orders
+
+        @jax.custom_jvp
+        def average(q, p, c):
+            return self.average(self.table(q), self.table(p), c + 0 * (q + p), orders)[0]
+
+        @average.defjvp
+        def _(primals, tangents):
+            dq, dp, dc = tangents
+            along_q, along_p, along_c = (self.moment(o, *primals) for o in ((i + 2, j), (i, j + 2), (i + 1, j + 1)))
+            return average(*primals), 0.5 * (along_q * dq + along_p * dp) + along_c * dc
+
+        return average(q, p, c)
+
+    def roughness(self, table: Table, order: int) -> Array:
+        """√(Σ k c_k²/Σ c_k²) of each node: the product of two is how much a rounding of ρ is magnified."""
+        squares = table[f"coefficients_{order}"] ** 2
+        k = jnp.arange(self.n_terms, dtype=squares.dtype)[_terms(self._parity(order))]
+        norm = table[f"moment_{order}_{order}"]
+        return jnp.sqrt(jnp.tensordot(k, squares, 1) / jnp.where(norm > 0, norm, 1))
+
+    def _check(self, orders: Orders) -> None:
+        if not set(orders) <= set(self.orders):
+            raise ValueError(f"`orders` must be among the derivatives {self.orders} of this kernel, got {orders}.")
+
+    def _parity(self, order: int) -> int:
+        return self.parity * (-1) ** order
+
+    def _vanishes(self, orders: Orders) -> bool:
+        """Whether the two factors have opposite parities."""
+        return self.parity != 0 and sum(orders) % 2 == 1
+
     def _nodes(self, q):
         return (self.nodes, self.weights) if self.nodes is not None else _split_nodes(self.activation.breaks, q)
 
-    def _expand(self, function, q, parity) -> Table:
-        z, weight = self._nodes(q)
-        values = function(_root(q)[..., None] * z)
-        norm = jnp.sum(weight * values**2, axis=-1)
+    def _expand(self, order, weighted, z, norm) -> Table:
+        terms = _terms(self._parity(order))
         if self.basis is None:
-            coefficients = _project(weight * values, z, self.n_terms)[_terms(parity)]
+            coefficients = _project(weighted, z, self.n_terms)[terms]
         else:
-            coefficients = jnp.moveaxis((weight * values) @ self.basis[:, _terms(parity)], -1, 0)
+            coefficients = jnp.moveaxis(weighted @ self.basis[:, terms], -1, 0)
         # The tail is a difference of rounded numbers: never trust it below a few roundings of the norm.
-        eps = jnp.finfo(q.dtype).eps
+        eps = jnp.finfo(norm.dtype).eps
         tail = jnp.sqrt(jnp.maximum(norm - jnp.sum(coefficients**2, axis=0), 16 * eps * norm))
-        return {"coefficients": coefficients, "norm": norm, "tail": jax.lax.stop_gradient(tail)}
+        return {f"coefficients_{order}": coefficients, f"tail_{order}": jax.lax.stop_gradient(tail)}
 
-    def pair(self, row, column, c, slope):
-        rho, gap = closed.correlation(row["variance"], column["variance"], c)
-        same = (gap == 0) & (rho > 0) & (row["variance"] == column["variance"]) & (row["variance"] > 0)
-        rho = rho + 0 * c
-        log_rho = jnp.where(same, -jnp.inf, jnp.log1p(-jnp.minimum(gap, 0.9)))
-        n_terms = jnp.clip(jnp.log(CUT) / jnp.max(log_rho), 1, self.n_terms) if self.adaptive else self.n_terms
-        reach = jnp.exp(n_terms * log_rho)
-        value, error = self._sum("value", self.parity, row, column, rho, reach, same, n_terms)
-        derivative = jnp.zeros_like(c)
-        if slope:
-            derivative, more = self._sum("slope", -self.parity, row, column, rho, reach, same, n_terms)
-            error = jnp.maximum(error, more)
-        return value, derivative, error
-
-    def _sum(self, name, parity, row, column, rho, reach, same, n_terms):
-        a, b = row[f"{name}_coefficients"], column[f"{name}_coefficients"]
-        norm_a, norm_b = row[f"{name}_norm"], column[f"{name}_norm"]
+    def _sum(self, row, column, rho, orders, n_terms):
+        a, b = (t[f"coefficients_{k}"] for t, k in zip((row, column), orders, strict=True))
+        parity = self._parity(orders[0])
         count = jnp.ceil(n_terms / (2 if parity else 1)).astype(int) + 1 if self.adaptive else None
         total = _horner_pairs(a, b, rho * rho if parity else rho, count)
-        total = total * rho if parity < 0 else total
-        total = jnp.where(same, total + jax.lax.stop_gradient(norm_a - total), total)
-        scale = jnp.sqrt(jnp.where(norm_a > 0, norm_a, 1)) * jnp.sqrt(jnp.where(norm_b > 0, norm_b, 1))
-        tail = row[f"{name}_tail"] * column[f"{name}_tail"] / scale
+        return total * rho if parity < 0 else total
+
+    def _tail(self, row, column, orders, n_terms):
+        """√(RR') relative to the scale."""
+        parts = []
+        for table, k in zip((row, column), orders, strict=True):
+            norm = table[f"moment_{k}_{k}"]
+            parts.append(table[f"tail_{k}"] / jnp.sqrt(jnp.where(norm > 0, norm, 1)))
+        tail = parts[0] * parts[1]
         # Fewer terms than all leave a tail of at most the whole norm times ρ^n.
-        bound = jnp.where(n_terms < self.n_terms, 1.0, tail) if self.adaptive else tail
-        blind = jnp.inf if name == "slope" and not self.smooth_slope else self.unresolved
-        return total, jax.lax.stop_gradient(bound * reach + blind)
+        return jnp.where(n_terms < self.n_terms, 1.0, tail) if self.adaptive else tail
+
+    def _blind(self, orders: Orders) -> float:
+        return max(self.unresolved[self.orders.index(k)] for k in orders)
+
+
+def _derivative(function: Callable, order: int) -> Callable:
+    """The ``order``-th derivative of an elementwise function, on arrays."""
+    if order == 0:
+        return function
+    for _ in range(order):
+        function = jax.grad(function)
+    derived = jax.vmap(function)
+    return lambda x: derived(x.reshape(-1)).reshape(x.shape)
 
 
 def _root(q):
@@ -198,60 +273,70 @@ def parity_of(activation: Activation) -> int:
     return -1 if np.all(np.abs(there + back) <= scale) else 0
 
 
+def level_of(largest: float) -> int:
+    """The power of two that a variance stays below. Levels keep shapes, and so compiled code, from call to call."""
+    return max(-8, math.ceil(math.log2(max(largest, 1e-300))))
+
+
 @lru_cache(maxsize=16)  # a table takes up to 80 MB
-def series_kernel(activation: Activation, level: int, dtype: str, adaptive: bool) -> SeriesKernel:
+def series_kernel(
+    activation: Activation, level: int, dtype: str, adaptive: bool, orders: tuple[int, ...] = (0, 1)
+) -> SeriesKernel:
     """A series that resolves nodes of variance up to 2^level; terms are added until the tail is below 1e-11.
 
-    Levels, not variances: the shapes, and so the compiled code, stay the same from call to call. The number of terms
-    stops at 1024; what remains beyond that, and what the nodes cannot resolve, is in the error of each pair.
+    The number of terms stops at 1024; what remains beyond that, and what the nodes cannot resolve, is in the error of
+    each pair. Higher derivatives need finer nodes and more terms: both are found for the ``orders`` in use.
     """
     with jax.enable_x64(True):
-        smooth_slope = not quadrature.factor(activation, 1).deltas
+        functions = [quadrature.factor(activation, k).function for k in orders]
+        singular = [bool(quadrature.factor(activation, k).deltas) for k in orders]
+        arrays: Any = [None] * 3
         if activation.breaks:
-            unresolved = _split_discrepancy(activation, 2.0**level)
-            return SeriesKernel(activation, 0, SPLIT_TERMS, adaptive, smooth_slope, unresolved, None, None, None)
-        spacing, n_terms, unresolved = _resolve(activation, 2.0**level)
-        z, weight = rules.trapezoid(spacing)
-        table = rules.hermite_functions(z, n_terms)
-        arrays: Any = [np.asarray(a, dtype) for a in (z, weight, table)]
-        return SeriesKernel(activation, parity_of(activation), n_terms, adaptive, smooth_slope, unresolved, *arrays)
+            parity, n_terms, changes = 0, SPLIT_TERMS, _split_changes(activation, functions, 2.0**level)
+        else:
+            spacing, n_terms, changes = _resolve(functions, 2.0**level)
+            z, weight = rules.trapezoid(spacing)
+            arrays = [np.ascontiguousarray(a, dtype) for a in (z, weight, rules.hermite_functions(z, n_terms))]
+            parity = parity_of(activation)
+        unresolved = tuple(
+            math.inf if delta else 0.0 if change < RESOLVED else 4 * change
+            for delta, change in zip(singular, changes, strict=True)
+        )
+        return SeriesKernel(activation, orders, parity, n_terms, adaptive, unresolved, *arrays)
 
 
-def _resolve(activation: Activation, q: float) -> tuple[float, int, float]:
-    """The widest spacing at which the coefficients of φ and φ' no longer change when it is halved.
+def _resolve(functions: list[Callable], q: float) -> tuple[float, int, list[float]]:
+    """The widest spacing at which the coefficients of all functions no longer change when it is halved.
 
-    Returns it with the number of terms and what still changes, relative to the norm. Norms alone would not do: they
+    Returns it with the number of terms and what still changes, relative to the norms. Norms alone would not do: they
     converge for a kink that sits on a node, while the coefficients do not.
     """
-    functions = quadrature.factor(activation, 0).function, quadrature.factor(activation, 1).function
     for spacing in rules.SPACINGS:
         z, weight = rules.trapezoid(spacing / 2)
         table = rules.hermite_functions(z, MAX_TERMS)
-        n_terms, change = 0, 0.0
+        n_terms, pairs = 0, []
         for values in (f(math.sqrt(q) * z) for f in functions):
             fine = (weight * values) @ table
             norm = np.sum(weight * values**2)
-            coarse = 2 * (weight[::2] * values[::2]) @ table[::2]
             n_terms = max(n_terms, _terms_needed(fine**2, norm))
-            difference = (fine - coarse)[:n_terms]
-            change = max(change, float(np.linalg.norm(difference) / math.sqrt(norm)) if norm > 0 else 0.0)
-        if change < RESOLVED:
-            return spacing, n_terms, 0.0
-    return spacing, n_terms, 4 * change
+            pairs.append((fine - 2 * (weight[::2] * values[::2]) @ table[::2], norm))
+        changes = [float(np.linalg.norm(d[:n_terms]) / math.sqrt(norm)) if norm > 0 else 0.0 for d, norm in pairs]
+        if max(changes) < RESOLVED:
+            break
+    return spacing, n_terms, changes
 
 
-def _split_discrepancy(activation: Activation, q: float) -> float:
-    """How much the coefficients on panels split at the breaks change with fewer nodes, where that matters."""
+def _split_changes(activation: Activation, functions: list[Callable], q: float) -> list[float]:
+    """How much the coefficients on panels split at the breaks change with fewer nodes."""
     changes = []
-    for order in (0, 1):
-        function = quadrature.factor(activation, order).function
+    for function in functions:
         coefficients = []
         for n_nodes in (SPLIT_NODES, SPLIT_NODES - 8):
             z, weight = (np.asarray(a) for a in _split_nodes(activation.breaks, jnp.asarray(q), n_nodes))
             coefficients.append((weight * function(math.sqrt(q) * z)) @ rules.hermite_functions(z, SPLIT_TERMS))
         size = np.linalg.norm(coefficients[0])
         changes.append(float(np.linalg.norm(np.subtract(*coefficients)) / size) if size > 0 else 0.0)
-    return 0.0 if max(changes) < RESOLVED else 4 * max(changes)
+    return changes
 
 
 def _terms_needed(squares: np.ndarray, norm: float) -> int:
@@ -261,13 +346,18 @@ def _terms_needed(squares: np.ndarray, norm: float) -> int:
 
 
 def kernel_for(
-    activation: Activation, largest: float, dtype: Any = "float64", *, adaptive: bool = False
+    activation: Activation,
+    largest: float,
+    dtype: Any = "float64",
+    *,
+    adaptive: bool = False,
+    orders: tuple[int, ...] = (0, 1),
 ) -> AbstractKernel:
-    """Closed form where there is one, otherwise a series good up to the ``largest`` variance.
+    """Closed forms where there are, otherwise a series good up to the ``largest`` variance.
 
-    ``adaptive`` makes the series faster at the price of its reverse-mode derivative.
+    ``orders`` are the derivatives that the series holds. ``adaptive`` makes it faster at the price of its reverse-mode
+    derivative.
     """
     if closed.has_closed_form(activation):
         return ClosedKernel(activation)
-    level = max(-8, math.ceil(math.log2(max(largest, 1e-300))))
-    return series_kernel(activation, level, np.dtype(dtype).name, adaptive)
+    return series_kernel(activation, level_of(largest), np.dtype(dtype).name, adaptive, orders)

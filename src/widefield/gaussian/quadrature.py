@@ -35,11 +35,16 @@ class Factor(NamedTuple):
 
 
 def derivative(function: Callable, order: int) -> Callable[[np.ndarray], np.ndarray]:
-    """The ``order``-th derivative of a scalar JAX function, on NumPy arrays."""
+    """The ``order``-th derivative of a scalar JAX function, on NumPy arrays and always in float64."""
     for _ in range(order):
         function = jax.grad(function)
     compiled = jax.jit(jax.vmap(function))
-    return lambda x: np.asarray(compiled(np.ravel(x))).reshape(np.shape(x))
+
+    def derived(x: np.ndarray) -> np.ndarray:
+        with jax.enable_x64(True):
+            return np.asarray(compiled(np.ravel(x))).reshape(np.shape(x))
+
+    return derived
 
 
 @lru_cache

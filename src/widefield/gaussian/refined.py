@@ -10,7 +10,7 @@ from widefield.gaussian import quadrature
 from widefield.gaussian.kernels import AbstractKernel, SeriesKernel
 from widefield.solution import SolveError
 
-_pair = jax.jit(lambda series, row, column, c, slope: series.pair(row, column, c, slope), static_argnums=4)
+_average = jax.jit(lambda series, row, column, c, orders: series.average(row, column, c, orders), static_argnums=4)
 
 
 class RefinedKernel(AbstractKernel):
@@ -26,26 +26,22 @@ class RefinedKernel(AbstractKernel):
     def second_moment(self, q):
         return self.series.second_moment(q)
 
-    def pair(self, row, column, c, slope):
+    def average(self, row, column, c, orders):
         with jax.disable_jit(False):
-            value, derivative, error = _pair(self.series, row, column, c, slope)
+            value, error = _average(self.series, row, column, c, orders)
             shape = jnp.broadcast_shapes(c.shape, row["variance"].shape, column["variance"].shape)
-            doubtful = np.broadcast_to(~(np.asarray(error) <= self.rtol), shape)
+            error = np.array(np.broadcast_to(np.asarray(error), shape))
+            doubtful = ~(error <= self.rtol)
             if not doubtful.any():
-                return value, derivative, error
-            q, p, pairs = (
-                np.broadcast_to(np.asarray(v), shape)[doubtful] for v in (row["variance"], column["variance"], c)
-            )
-            error = np.where(doubtful, 0.0, np.broadcast_to(np.asarray(error), shape))
-            fields = [("value", (0, 0), np.array(value))] + [("slope", (1, 1), np.array(derivative))] * slope
-            for name, orders, array in fields:
-                array[doubtful], estimate = quadrature.average(self.activation, orders, q, p, pairs)
-                norms = (np.broadcast_to(np.asarray(t[f"{name}_norm"]), shape)[doubtful] for t in (row, column))
-                relative = estimate / np.sqrt(np.prod(list(norms), axis=0))
-                error[doubtful] = np.maximum(error[doubtful], relative)
+                return value, error
+            pick = lambda v: np.broadcast_to(np.asarray(v), shape)[doubtful]  # noqa: E731
+            value = np.array(value)
+            pairs = pick(row["variance"]), pick(column["variance"]), pick(c)
+            value[doubtful], estimate = quadrature.average(self.activation, orders, *pairs)
+            norms = (pick(t[f"moment_{k}_{k}"]) for t, k in zip((row, column), orders, strict=True))
+            error[doubtful] = estimate / np.sqrt(np.prod(list(norms), axis=0))
             self._check(error)
-            done = [jnp.asarray(array) for _, _, array in fields]
-            return done[0], done[1] if slope else derivative, jnp.asarray(error)
+            return jnp.asarray(value), jnp.asarray(error)
 
     def _check(self, error: np.ndarray) -> None:
         worst = np.max(error)

@@ -60,10 +60,10 @@ def panels(edge, n_nodes: int, xp=np):
 
 def hermite_functions(z: np.ndarray, n_terms: int) -> np.ndarray:
     """Normalised probabilists' Hermite polynomials He_k(z)/√k!, shape (len(z), n_terms)."""
-    table = np.empty((len(z), n_terms))
-    table[:, 0] = 1.0
+    table = np.empty((n_terms, len(z)))  # the recurrence runs along contiguous rows
+    table[0] = 1.0
     if n_terms > 1:
-        table[:, 1] = z
+        table[1] = z
     for k in range(1, n_terms - 1):
-        table[:, k + 1] = (z * table[:, k] - math.sqrt(k) * table[:, k - 1]) / math.sqrt(k + 1)
-    return table
+        table[k + 1] = (z * table[k] - math.sqrt(k) * table[k - 1]) / math.sqrt(k + 1)
+    return table.T

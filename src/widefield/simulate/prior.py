@@ -1,4 +1,10 @@
-r"""Random deep and recurrent networks of finite width."""
+r"""Random deep and recurrent networks of finite width.
+
+Three samplers of one law. *Dense* draws the weights. *Weight-free* does without: untied weights by the Gram matrix of
+each layer, tied weights by conditioning :math:`W` on its action so far (weights are drawn after all when samples times
+transitions exceed the width). Inputs of high dimension enter through their inner products. One random stream per
+replicate: a result depends on the seed and the method, not on batches or on which other quantities are asked for.
+"""
 
 import math
 import time
@@ -63,16 +69,10 @@ def prior(
 
     Notation: :math:`\mathrm{Var}\,W = w/n_{a-1}`, :math:`\mathrm{Var}\,U = u/D`, :math:`\mathrm{Var}\,\xi = b`,
     :math:`\mathrm{Var}\,V = v/n`; layer sizes are ``network.sizes(width)``.
-
-    Method: ``"dense"`` draws the weights. ``"weight_free"`` samples the same law without them: untied weights by the
-    Gram matrix of each layer, tied weights by conditioning :math:`W` on its action so far (weights are drawn after all
-    when samples times transitions exceed the width). ``"auto"`` takes the cheaper by counted work. Inputs of high
-    dimension enter through their inner products. One random stream per replicate: a result depends on the seed and the
-    method, not on batches or on which other quantities are asked for.
-
+    Method: ``"dense"`` draws the weights, ``"weight_free"`` samples the same law without them (see the module),
+    ``"auto"`` takes the cheaper by counted work.
     Error: each replicate is exact for its network; the standard error of the mean over replicates, relative to the
     largest entry of each field, stands in the certificate.
-
     Limits: means over replicates differ from the infinite-width theory by :math:`O(1/n)`, see `extrapolate`. Recurrent
     relu networks near criticality are heavy-tailed at small width (Fig. 3 of the paper).
     """
@@ -84,21 +84,13 @@ def prior(
     chosen = plan(network, sizes, x.shape, method, wanted, stored_numbers(wanted, network, sizes, task.n_samples))
     run = _Run(network, sizes, coordinates(x, reduce=chosen.reduce_inputs), chosen, replicates, seed, n_outputs)
     arrays = {name: np.empty((replicates, *fields[name][1])) for name in wanted}
-    with (
-        bar(f"{replicates} networks of width {width}", replicates, progress, replicates * chosen.seconds) as advance,
-        np.errstate(over="ignore", invalid="ignore"),
-    ):
+    with bar(f"{replicates} networks of width {width}", replicates, progress, replicates * chosen.seconds) as advance:
         for block in blocks(replicates, run.batch):
             _simulate(run, arrays, block)
             advance(block.stop - block.start)
+    options, notes = run.options(width), _notes(run, task)
     certificate = certify(
-        "simulate.prior",
-        arrays,
-        start,
-        seed=int(seed),
-        options=run.options(width),
-        notes=_notes(run, task),
-        left_out=left_out,
+        "simulate.prior", arrays, start, seed=int(seed), options=options, notes=notes, left_out=left_out
     )
     named = {name: (("replicate", *fields[name][0]), value) for name, value in arrays.items()}
     return make_solution(named, certificate, network, task, throw=throw)
@@ -171,6 +163,7 @@ def _notes(run: _Run, task: Task) -> list[str]:
     return notes
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _simulate(run: _Run, arrays: dict[str, np.ndarray], block: slice) -> None:
     """One batch of networks."""
     replicates = range(block.start, block.stop)

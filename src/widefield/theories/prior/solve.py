@@ -203,7 +203,8 @@ def _fill_blocks(network, kernel, q, x, targets, arrays, rtol, progress):
     tangent = any(t.field == "tangent" for t in targets.values())
     tile = tile_size(len(x), network.depth if whole else 1)
     pairs = list(tile_pairs(len(x), tile))
-    block_of = partial(_block, network, kernel, _tables(kernel, q, tile), x, tile, whole, tangent)
+    variances, sharing = core.variances_of(network, x.dtype), core.sharing_of(network)
+    block_of = partial(_block, kernel, variances, sharing, _tables(kernel, q, tile), x, tile, whole, tangent)
     careful, worst = None, 0.0
     with bar("prior", len(pairs), progress, seconds=_seconds(len(x), network.depth, whole)) as advance:
         for rows, columns in pairs:
@@ -227,9 +228,8 @@ def _tables(kernel: AbstractKernel, q: np.ndarray, tile: int) -> list[dict[str, 
     return tables
 
 
-def _block(network, kernel, tables, x, tile, whole, tangent, rows, columns, careful) -> core.Block:
+def _block(kernel, variances, sharing, tables, x, tile, whole, tangent, rows, columns, careful) -> core.Block:
     """One block of samples; with a ``careful`` kernel every state in turn, outside of jit."""
-    variances, sharing = core.variances_of(network, x.dtype), core.sharing_of(network)
     left, right = (_tile(x, r.start, tile) for r in (rows, columns))
     row, column = tables[rows.start // tile], tables[columns.start // tile]
     drive = _overlaps(left, right) if whole else _equal_overlaps(left, right)
