@@ -111,7 +111,9 @@ def show(results: dict[str, Any]) -> str:
     cost = curve["curve"] / curve["cold"]
     return "\n\n".join(
         [
-            table("Posterior: seconds of one gradient, growing size", ["", *"1234", "exponent", "limit", "met"], growth),
+            table(
+                "Posterior: seconds of one gradient, growing size", ["", *"1234", "exponent", "limit", "met"], growth
+            ),
             table(
                 "Posterior, P·depth = 60: trust region against L-BFGS-B until it stalls",
                 ["", "s", "gradient", "scipy s", "gradient", "ratio", "check / solve", "met"],

@@ -133,7 +133,11 @@ def test_the_propagator_reaches_unsupervised_states_only_when_weights_are_tied()
         wf.perturbation(make(4, "linear"), task, temperature=1e-12).propagator.values[..., 0, 0]
         for make in (wf.RNN, wf.DNN)
     )
-    here, across, there = first**2 + last**2, first * last, last**2  # A1 at (1, 1), to which (3, 3) is carried, (1, 3), (3, 3)
+    here, across, there = (
+        first**2 + last**2,
+        first * last,
+        last**2,
+    )  # A1 at (1, 1), to which (3, 3) is carried, (1, 3), (3, 3)
     np.testing.assert_allclose(2 * tied[0, 2], here * across + across * there, rtol=1e-6)
     assert untied[0, 2] == 0
 

@@ -50,8 +50,8 @@ def _correlations(ax: Axes, field: "xr.DataArray") -> None:
     matrix(ax, kernel / scale / scale[:, None], "correlation of the features", symbol, names)
     if n_samples > 1:
         middle = n_samples * (np.arange(n_states) + 0.5) - 0.5
-        ax.set_xticks(middle, range(n_states))
-        ax.set_yticks(middle, range(n_states))
+        ax.set_xticks(middle, map(str, range(n_states)))
+        ax.set_yticks(middle, map(str, range(n_states)))
         for edge in n_samples * np.arange(1, n_states) - 0.5:
             ax.axhline(edge, color="white", linewidth=0.5)
             ax.axvline(edge, color="white", linewidth=0.5)

@@ -30,7 +30,9 @@ def first_sign_change(function: Callable[[float], float], values: Sequence[float
 
 def crossing(function: Callable[[float], float], before: float, after: float, *, rtol: float = 1e-13) -> float:
     """Where a function of a positive parameter changes its sign, to a relative accuracy."""
-    log = scipy.optimize.brentq(lambda t: function(float(np.exp(t))), np.log(before), np.log(after), xtol=rtol, rtol=1e-14)
+    log = scipy.optimize.brentq(
+        lambda t: function(float(np.exp(t))), np.log(before), np.log(after), xtol=rtol, rtol=1e-14
+    )
     return float(np.exp(log))
 
 

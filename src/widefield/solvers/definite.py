@@ -11,14 +11,15 @@ products are its derivative. ``project(E, *args)`` restricts the search to a lin
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+Array = Any  # NumPy or JAX, whichever comes in
 Stack = Float[Array, "block n n"]
 MAX_RADIUS = 2.0
 DENSE = 64  # numbers of unknowns up to which eigenvalues are computed densely

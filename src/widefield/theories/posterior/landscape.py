@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from widefield import checks
 from widefield.boundary import x64
@@ -18,6 +18,7 @@ from widefield.solvers import definite
 from widefield.task import Task
 from widefield.theories.posterior import linear
 from widefield.theories.posterior import problem as core
+from widefield.theories.posterior.problem import Array
 
 STIFFNESS, ROUNDS = 20.0, 60
 
@@ -157,7 +158,7 @@ def _visit(layout, forms, values, rtol, max_steps, progress):
         for path in (range(middle, len(values)), range(middle - 1, -1, -1)):
             S, multiplier = np.eye(layout.root.shape[-1])[None], np.zeros(())
             for i in path:
-                held = Correlation(*forms, np.asarray(values[i]), multiplier)
+                held = Correlation(forms[0], forms[1], forms[2], np.asarray(values[i]), multiplier)
                 S, multiplier, off, free[i] = _hold(S, layout, held, rtol, max_steps)
                 field[i], worst = multiplier, max(worst, float(off))
                 kernels[i] = linear.kernel(layout, np.asarray(S))[0]

@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from widefield.solvers import definite
 from widefield.theories.posterior.problem import (
+    Array,
     Problem,
     by_state,
     covariance,

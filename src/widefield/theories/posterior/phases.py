@@ -94,7 +94,9 @@ def stationary_phases(
 
 def coherent_from(phase: Phase, activation: Activation, rho: float, **options: Any) -> Phase:
     r"""The state reached from an incoherent one whose states are correlated by :math:`\rho^{|a-b|}`."""
-    parts = {name: _correlated(phase.problem, getattr(phase.found, name), rho) for name in ("feature", "hidden")}
+    parts: dict[str, Any] = {
+        name: _correlated(phase.problem, getattr(phase.found, name), rho) for name in ("feature", "hidden")
+    }
     start = phase._replace(found=replace(phase.found, **parts))
     return solve_phase(phase.problem, activation, even=False, start=start, **options)
 
@@ -119,5 +121,7 @@ def _gauge_fixed(phase: Phase) -> Phase:
     if sum(np.trace(blocks[a, :, a + 1]) for a in range(phase.problem.depth - 1)) >= 0:
         return phase
     sign = np.where(saddle.odd_lags(phase.problem), -1.0, 1.0)
-    flipped = {name: sign * getattr(phase.found, name) for name in ("feature", "hidden", "conjugate", "covariance")}
+    flipped: dict[str, Any] = {
+        name: sign * getattr(phase.found, name) for name in ("feature", "hidden", "conjugate", "covariance")
+    }
     return phase._replace(found=replace(phase.found, **flipped))

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from widefield import checks
 from widefield.network import Network
 from widefield.solvers import definite
 from widefield.task import Task
+
+Array = Any  # NumPy or JAX, whichever comes in
 
 
 class Problem(NamedTuple):

@@ -110,7 +110,7 @@ def posterior(
         answer = _solve_linear(network, task, problem, branch, rtol, max_steps, progress)
     else:
         paths = None if paths is None else checks.integer("paths", paths, 1024)
-        options = {"method": method, "n_paths": paths, "seed": seed, "max_steps": max_steps}
+        options: dict[str, Any] = {"method": method, "n_paths": paths, "seed": seed, "max_steps": max_steps}
         if rtol is not None:
             options |= dict.fromkeys(("rtol", "sampling_rtol"), checks.tolerance("rtol", rtol, 1e-9))
         answer = _solve_nonlinear(network, task, problem, branch, options, progress)
@@ -163,7 +163,7 @@ def _solve_linear(network, task, problem, branch, rtol, max_steps, progress) -> 
     energy = verify.energy(problem, hidden)
     status = _status(found, residual, rtol, asked=branch != "lowest")
     listed = [{"branch": p.branch, "free_energy": p.free_energy, "stability": p.stability} for p in points]
-    notes = ()
+    notes: tuple[str, ...] = ()
     if status is Status.success and found.stability < branches.UNSTABLE:
         notes = (f"the {found.branch} point is a saddle here (stability {found.stability:.3g}), returned as asked",)
     return Answer(
@@ -191,7 +191,8 @@ def _solve_nonlinear(network, task, problem, branch, options, progress) -> Answe
     chosen = _select(points, branch)
     found, sampled = chosen.found, chosen.found.method != "quadrature"
     unseen = _unseen(network, task, problem, found) if task.n_test and found.status is Status.success else None
-    status, notes = found.status, ()
+    status: Status = found.status
+    notes: tuple[str, ...] = ()
     if status is Status.success and chosen.stability < -SOFT:
         notes = (f"the {chosen.branch} point is a saddle here (stability {chosen.stability:.3g}), returned as asked",)
         status = Status.saddle if branch == "lowest" else status

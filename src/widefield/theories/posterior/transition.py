@@ -228,7 +228,8 @@ def tricritical(
     def quartic(kappa: float) -> float:
         layout = followed.layout._replace(problem=asked._replace(temperature=np.asarray(kappa)))
         cache: dict[float, Any] = {}
-        critical = _instability(followed._replace(layout=layout), np.geomspace(1 / RANGE, RANGE, N_FACTORS), cache)
+        factors = np.geomspace(1 / followed.reach, followed.reach, N_FACTORS)
+        critical = _instability(followed._replace(layout=layout), factors, cache)
         return landau(cache[critical]).quartic if critical is not None else -np.inf
 
     bracket = continuation.first_sign_change(quartic, list(float(temperature) * np.geomspace(1, 1e6, 41)))

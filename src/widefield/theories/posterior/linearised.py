@@ -1,0 +1,69 @@
+"""The derivative of a map at a point: its leading eigenvalues, and how errors of the map move its fixed point."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse.linalg as sparse
+from jaxtyping import Array
+
+DENSE = 600  # entries up to which the Jacobian is a matrix
+FLAT = 1e-11  # relative singular value of 1 − J that counts as a symmetry direction
+
+
+@dataclass(frozen=True, eq=False)
+class Linearised:
+    """``value`` of a ``map`` at a point and its derivative there, a ``matrix`` or only a product with vectors."""
+
+    map: Any
+    value: np.ndarray
+    push: Callable[[np.ndarray], np.ndarray]
+    matrix: np.ndarray | None
+
+    def leading(self, among: np.ndarray | None) -> float:
+        """Largest real part of the eigenvalues, within the entries ``among``; −inf where there are none."""
+        keep = np.arange(len(self.value)) if among is None else np.flatnonzero(among)
+        if not len(keep):
+            return -np.inf
+        if self.matrix is not None:
+            return float(np.linalg.eigvals(self.matrix[np.ix_(keep, keep)]).real.max())
+        operator = sparse.LinearOperator((len(keep),) * 2, lambda v: self._push_within(keep, v), dtype=float)
+        return float(sparse.eigs(operator, 1, which="LR", return_eigenvectors=False, tol=1e-6)[0].real)
+
+    def solve(self, right: np.ndarray) -> np.ndarray:
+        """(1 − J)⁻¹ applied to each row: how far a perturbation of the map moves the fixed point."""
+        n = len(self.value)
+        if self.matrix is not None:
+            return np.linalg.lstsq(np.eye(n) - self.matrix, right.T, rcond=FLAT)[0].T
+        operator = sparse.LinearOperator((n, n), lambda v: v - self.push(v), dtype=float)
+        rows = [sparse.gmres(operator, row, rtol=1e-3, restart=80, maxiter=10) for row in right]
+        return np.stack([x if info == 0 else np.full(n, np.inf) for x, info in rows])
+
+    def _push_within(self, keep: np.ndarray, v: np.ndarray) -> np.ndarray:
+        full = np.zeros(len(self.value))
+        full[keep] = v.ravel()
+        return self.push(full)[keep]
+
+
+def linearise(function: Callable[[Array], Array], point: Array) -> Linearised:
+    """The derivative of ``function``, an `equinox.Module` of one vector, at ``point``."""
+    push = lambda v: np.asarray(_push(function, point, jnp.asarray(v)))  # noqa: E731
+    if len(point) > DENSE:
+        return Linearised(function, np.asarray(function(point)), push, None)
+    value, columns = _jacobian(function, point)
+    return Linearised(function, np.asarray(value), push, np.asarray(columns).T)
+
+
+@eqx.filter_jit
+def _push(function, point: Array, v: Array) -> Array:
+    return jax.jvp(function, (point,), (v,))[1]
+
+
+@eqx.filter_jit
+def _jacobian(function, point: Array) -> tuple[Array, Array]:
+    push = lambda v: jax.jvp(function, (point,), (v,))[1]  # noqa: E731
+    return function(point), jax.lax.map(push, jnp.eye(len(point), dtype=point.dtype), batch_size=min(16, len(point)))

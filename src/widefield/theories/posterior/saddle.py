@@ -1,0 +1,233 @@
+r"""The saddle point of nonlinear networks as a map of order parameters onto themselves.
+
+.. math::
+    \Phi = \langle\varphi\varphi^{\mathsf T}\rangle_p, \quad C = \langle hh^{\mathsf T}\rangle_p, \quad
+    p(h) \propto e^{-\frac12h^{\mathsf T}K^{-1}h + \varphi^{\mathsf T}\tilde\Phi\varphi}, \quad
+    \tilde\Phi = \tfrac v2 S^{\mathsf T}RYRS + \tfrac12\big[M^w w\,(K^{-1}CK^{-1} - K^{-1})\big]^+
+
+Section 2 of theory/posterior; :math:`\tilde\Phi` is eliminated. The linearised map has an eigenvalue +1 exactly where
+a branch turns unstable (Section 9). Pure JAX: a `SaddleMap` is a function of a vector, differentiable in it and in the
+arrays of its problem.
+
+Range: where :math:`K` is singular (more samples than input dimensions, repeated or zero inputs) the density lives on
+the range of :math:`K`. The range of :math:`\langle\varphi\varphi^{\mathsf T}\rangle` is the span of the features of
+all states in the support, whatever their density, so the prior's range is that of every iterate; no jitter.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from widefield.activation import Activation
+from widefield.gaussian import AbstractKernel, kernel_for
+from widefield.theories.posterior import moments
+from widefield.theories.posterior.problem import Problem, covariance, energy, label_response, returned
+from widefield.theories.prior.core import keep_duplicates
+
+RANK = 1e-12  # of the largest eigenvalue of the correlations: below it a direction is a linear relation
+FAR = 1e4  # where an activation shows how it grows
+
+
+class State(NamedTuple):
+    r"""Order parameters: ``feature`` :math:`\Phi` and ``hidden`` :math:`C`, over nodes (state, sample)."""
+
+    feature: Float[Array, "node node"]
+    hidden: Float[Array, "node node"]
+
+
+class Basis(NamedTuple):
+    """Coordinates of the range of K: h = ``embed`` c, c = ``extract`` h."""
+
+    embed: Float[Array, "node dimension"]
+    extract: Float[Array, "dimension node"]
+
+
+def prior_state(problem: Problem, activation: Activation) -> State:
+    """The state without labels: C = K(Φ) and Φ = <φφ> under it, state by state; the mask is the problem's."""
+    arrays = jax.tree.map(jnp.asarray, problem)
+    feature = jnp.zeros_like(arrays.drive)
+    for _ in range(problem.depth):
+        largest = float(jnp.max(jnp.diag(covariance(arrays, feature))))
+        feature, K = _prior_step(kernel_for(activation, largest), arrays, feature)
+    return State(feature, K)
+
+
+@eqx.filter_jit
+def _prior_step(kernel: AbstractKernel, problem: Problem, feature: Array) -> tuple[Array, Array]:
+    K = covariance(problem, feature)
+    q = jnp.diag(K)
+    table = kernel.table(q)
+    row, column = {k: v[..., :, None] for k, v in table.items()}, {k: v[..., None, :] for k, v in table.items()}
+    K = keep_duplicates(q[:, None], q, K)
+    return kernel.pair(row, column, K, False)[0], K
+
+
+def range_of(K: np.ndarray) -> Basis:
+    """A basis of the range of K: its own axes where K has full rank, otherwise those of its correlations."""
+    scale = np.sqrt(np.diag(K))
+    scale = np.where(scale > 0, scale, 1)
+    values, vectors = np.linalg.eigh(K / scale / scale[:, None])
+    keep = values > RANK * values[-1]
+    if keep.all():
+        return Basis(jnp.eye(len(K)), jnp.eye(len(K)))
+    return Basis(jnp.asarray(scale[:, None] * vectors[:, keep]), jnp.asarray(vectors[:, keep].T / scale))
+
+
+class SaddleMap(eqx.Module):
+    r"""The map (Φ, C) → (<φφᵀ>, <hhᵀ>) on vectors of independent entries, each in units of the prior's scale.
+
+    ``rows`` and ``columns`` list the pairs of nodes that are free; all others are zero (the odd-lag blocks of the
+    incoherent branch). ``nodes`` are `moments.Nodes`, or None as long as nothing is averaged. The value is NaN where the state has no density: K not positive, or features that outgrow it.
+    """
+
+    problem: Problem
+    basis: Basis
+    nodes: Any
+    feature_scale: Float[Array, " node"]
+    hidden_scale: Float[Array, " node"]
+    rows: Int[Array, " pair"]
+    columns: Int[Array, " pair"]
+    activation: Activation = eqx.field(static=True)
+    grows: bool = eqx.field(static=True)
+
+    def pack(self, state: State) -> Array:
+        i, j = self.rows, self.columns
+        scales = self.feature_scale, self.hidden_scale
+        return jnp.concatenate([matrix[i, j] / (s[i] * s[j]) for matrix, s in zip(state, scales)])
+
+    def unpack(self, vector: Array) -> State:
+        i, j = self.rows, self.columns
+        parts = []
+        for part, s in zip(jnp.split(vector, 2), (self.feature_scale, self.hidden_scale)):
+            zero = jnp.zeros((len(s), len(s)), vector.dtype)
+            part = part * s[i] * s[j]
+            parts.append(zero.at[i, j].set(part).at[j, i].set(part))
+        return State(*parts)
+
+    def density(self, state: State) -> moments.Density:
+        r"""The density that the state implies."""
+        embed, extract = self.basis
+        lower = jnp.linalg.cholesky(extract @ covariance(self.problem, state.feature) @ extract.T)
+        whitener = jax.scipy.linalg.solve_triangular(lower, jnp.asarray(extract), lower=True)
+        excess = whitener @ state.hidden @ whitener.T - jnp.eye(len(lower), dtype=lower.dtype)
+        pulled = label_response(self.problem, state.feature)[1]
+        conjugate = pulled + 0.5 * returned(self.problem, whitener.T @ excess @ whitener)
+        return moments.Density(embed @ lower, whitener, conjugate)
+
+    def __call__(self, vector: Array, args: None = None) -> Array:
+        state = self.unpack(vector)
+        density = self.density(state)
+        result = moments.averages(self.nodes, self.activation, density, state.hidden)
+        image = self.pack(State(result.feature, result.hidden))
+        if not self.grows:
+            return image
+        return jnp.where(growth(self.activation, density) < 0.5, image, jnp.nan)
+
+
+class Report(NamedTuple):
+    """The map at one vector with all that the nodes say: ``batches`` of nodes alone have the batch in front."""
+
+    state: State
+    density: moments.Density
+    image: Array
+    image_batches: Array
+    log_normaliser: Array
+    log_normaliser_batches: Array
+    ess: Array
+    growth: Array
+
+
+@eqx.filter_jit
+def report(m: SaddleMap, vector: Array) -> Report:
+    """Everything at once, so that it is compiled once; ``ess`` is a share of the nodes."""
+    state = m.unpack(vector)
+    density = m.density(state)
+    pooled, batches = moments.all_averages(m.nodes, m.activation, density, state.hidden)
+    pack = lambda result: m.pack(State(result.feature, result.hidden))  # noqa: E731
+    share = pooled.ess / (m.nodes.n_chunks * moments.CHUNK)
+    top = growth(m.activation, density, 256, 200) if m.grows else jnp.zeros(())
+    image = jnp.where(top < 0.5, pack(pooled), jnp.nan)
+    logs = pooled.log_normaliser, batches.log_normaliser
+    return Report(state, density, image, jax.vmap(pack)(batches), *logs, share, top)
+
+
+def saddle_map(problem: Problem, activation: Activation, nodes: Any, prior: State, pairs: np.ndarray) -> SaddleMap:
+    """The map of a problem whose prior is known; ``pairs`` (node, node) is true where an entry is free."""
+    rows, columns = map(jnp.asarray, np.nonzero(np.triu(pairs)))
+    scales = [np.sqrt(np.maximum(np.diag(np.asarray(matrix)), 0)) for matrix in prior]
+    feature_scale, hidden_scale = (jnp.asarray(np.where(s > 0, s, 1.0)) for s in scales)
+    return SaddleMap(
+        problem=jax.tree.map(jnp.asarray, problem),
+        basis=range_of(np.asarray(prior.hidden)),
+        nodes=nodes,
+        feature_scale=feature_scale,
+        hidden_scale=hidden_scale,
+        rows=rows,
+        columns=columns,
+        activation=activation,
+        grows=is_unbounded(activation),
+    )
+
+
+def is_unbounded(activation: Activation) -> bool:
+    """Whether the activation grows at least like a root, so that a pull can overcome the Gaussian tails."""
+    ends = np.abs(np.asarray(activation.function(jnp.asarray([-FAR, FAR]))))
+    return bool(np.any(~np.isfinite(ends) | (ends > 1e-2 * FAR)))
+
+
+def growth(activation: Activation, density: moments.Density, n_starts: int = 32, n_steps: int = 40) -> Array:
+    r"""Largest :math:`\varphi^{\mathsf T}\tilde\Phi\varphi/|z|^2` far out; at ½ the density no longer normalises.
+
+    For piecewise linear activations this is the copositivity of :math:`K^{-1} - 2D\tilde\Phi D` on every orthant.
+    Ascent along z ← gradient from fixed directions, each of which is monotone: a lower bound of the maximum.
+    """
+    dimension = density.factor.shape[1]
+    random = np.random.default_rng(0).normal(size=(n_starts, dimension))
+    _, _, axes = jnp.linalg.svd(density.conjugate @ density.factor, full_matrices=False)
+    start = jnp.concatenate([random, axes, -axes])
+    unit = lambda z: z / jnp.linalg.norm(z, axis=-1, keepdims=True)  # noqa: E731
+
+    def form(z):
+        phi = activation.function(FAR * z @ density.factor.T) / FAR
+        return jnp.sum(phi * (phi @ density.conjugate), axis=-1)
+
+    # A multiple of |z|² makes the form convex along the way, so that no step goes down.
+    size = jnp.linalg.norm(density.factor.T @ density.conjugate @ density.factor)
+    step = lambda _, z: unit(jax.grad(lambda z: jnp.sum(form(z)))(z) + size * z)  # noqa: E731
+    z = jax.lax.stop_gradient(jax.lax.fori_loop(0, n_steps, step, unit(start)))
+    top = jnp.max(form(z))
+    return jnp.where(jnp.all(density.conjugate == 0), 0.0, jnp.where(jnp.isnan(top), jnp.inf, top))
+
+
+class FreeEnergy(NamedTuple):
+    r"""Per neuron: energy ½ tr YR, entropy KL(p ‖ N(0, K)) and their sum."""
+
+    energy: Array
+    entropy: Array
+    free_energy: Array
+
+
+def free_energy(problem: Problem, state: State, conjugate: Array, log_normaliser: Array) -> FreeEnergy:
+    r""":math:`\tfrac12\mathrm{tr}YR + \mathrm{tr}\tilde\Phi\Phi - \ln\int\!\mathcal N(h;0,K)e^{\varphi\tilde\Phi\varphi}`."""
+    cost = energy(problem, state.feature)
+    entropy = jnp.sum(conjugate * state.feature) - log_normaliser
+    return FreeEnergy(cost, entropy, cost + entropy)
+
+
+def odd_lags(problem: Problem) -> np.ndarray:
+    """Pairs of nodes whose states are an odd number apart."""
+    state = np.repeat(np.arange(problem.depth), problem.n_samples)
+    return (state[:, None] - state) % 2 == 1
+
+
+def has_sign_symmetry(problem: Problem, parity: int) -> bool:
+    """Whether W → −W leaves the problem alone: odd activation, no inputs or labels shared across an odd lag."""
+    labels = np.asarray(problem.labels)
+    Y = np.zeros_like(np.asarray(problem.drive))
+    Y[np.ix_(problem.supervised, problem.supervised)] = labels @ labels.T
+    odd = odd_lags(problem)
+    return parity == -1 and not np.any(np.asarray(problem.drive)[odd]) and not np.any(Y[odd])
