@@ -73,6 +73,18 @@ def test_tricritical_points():
     np.testing.assert_allclose(wf.tricritical(recurrent(5), UNIT, temperature=1.0), 81 / 16, rtol=1e-8)
 
 
+@pytest.mark.full
+def test_a_nonlinear_network_has_its_transition():
+    """erf, w = 2, κ = 0.2: the page prints y_c = 4.2550; two grids of an independent program agree on 4.25540."""
+    net, task = wf.RNN(3, "erf", weight_variance=2.0), wf.Task(np.ones((1, 1)), np.full(1, 4.0))
+    found = wf.transition(net, task, temperature=0.2, points=6)
+    np.testing.assert_allclose(4 * found.instability, 4.25540, atol=1e-5)
+    assert found.order == "second" and found.spinodal is None
+    np.testing.assert_allclose(found.exponent, 0.5, atol=0.01)
+    order = found.curve.order_parameter.sel(branch="coherent").values
+    assert np.isnan(order[:3]).all() and np.isfinite(order[3:]).all()
+
+
 @pytest.mark.parametrize("net", [wf.DNN(3, "linear"), wf.RNN(2, "linear")])
 def test_no_transition(net):
     """Deep networks, and recurrent ones of two states."""

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from widefield.activation import Activation
+from widefield.solution import Status
 from widefield.solvers import definite
 from widefield.theories.posterior import branches, linear, phases
 from widefield.theories.posterior.branches import Stationary
@@ -15,6 +16,7 @@ from widefield.theories.posterior.problem import Problem
 
 ALONG = ("labels", "temperature")
 STEP = 1e-3  # relative distance over which the softest eigenvalue is differentiated
+USABLE = 1e-3  # error of an order parameter, relative to it, with which a branch is still followed
 DELTA = 0.01  # relative distance from the instability at which growth is measured
 
 
@@ -85,13 +87,22 @@ class NonlinearBranches(NamedTuple):
         return phases.solve_phase(self.at(factor), self.activation, even=True, start=start, **self.options)
 
     def coherent(self, factor: float, start: Phase) -> Phase | None:
-        """The state reached from ``start``, if it is coherent; an incoherent start is made coherent first."""
+        """The state reached from ``start``, if it is coherent; an incoherent start is made coherent first.
+
+        Anderson's iteration also converges to unstable states, so several beginnings are tried.
+        """
         problem = self.at(factor)
-        if start.branch == "incoherent":
-            found = phases.coherent_from(Phase(problem, start.found), self.activation, 0.3, **self.options)
+        if start.branch == "coherent":
+            tries = (phases.solve_phase(problem, self.activation, even=False, start=start, **self.options),)
         else:
-            found = phases.solve_phase(problem, self.activation, even=False, start=start, **self.options)
-        return found if found.converged and found.branch == "coherent" else None
+            near = Phase(problem, start.found)
+            tries = (phases.coherent_from(near, self.activation, rho, **self.options) for rho in (0.7, 0.3))  # type: ignore[assignment]
+        return next((found for found in tries if found.branch == "coherent" and self._usable(found)), None)
+
+    def _usable(self, found: Phase) -> bool:
+        """Close to a transition errors are amplified beyond ``rtol``; what counts is their size against the order."""
+        small = found.found.error <= USABLE * branches.adjacent_correlation(found.problem, found.kernel)
+        return found.converged or (found.found.status is Status.inaccurate and small)
 
     def growth_law(self, critical: float, point: Phase) -> dict[str, Any]:
         """Order, exponent and prefactor from the coherent state at three distances δ, 2δ, 4δ beyond the instability.

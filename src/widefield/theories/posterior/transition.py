@@ -190,13 +190,24 @@ def _curve(followed: Any, facts: dict[str, Any], points: int) -> tuple[dict[str,
         up = followed.along == "labels"
         order = np.arange(points)[:: 1 if up else -1]  # from the incoherent side
         there = continuation.follow(followed.incoherent, factors[order], facts["critical"])
-        back = continuation.follow(followed.coherent, factors[order[::-1]], there[-1])
+        back = _back(followed, factors[order[::-1]], there[::-1])
         for b, (indices, found) in enumerate(((order, there), (order[::-1], back))):
             for i, state in zip(indices, found, strict=True):
                 if state is not None:
                     correlation = branches.adjacent_correlation(state.problem, state.kernel)
                     table[:, b, i] = state.free_energy, correlation, state.stability
     return {name: (("branch", "factor"), table[i]) for i, name in enumerate(names)}, factors
+
+
+def _back(followed: Any, factors: np.ndarray, incoherent: list[Any]) -> list[Any]:
+    """The coherent branch from deep inside its phase towards its end; the first one is sought from incoherent states."""
+    found: list[Any] = []
+    last = None
+    for factor, other in zip(factors, incoherent, strict=True):
+        ended = last is None and any(state is not None for state in found)
+        last = None if ended or other is None else followed.coherent(factor, last or other)
+        found.append(last)
+    return found
 
 
 def _worst(facts: dict[str, Any]) -> float:
