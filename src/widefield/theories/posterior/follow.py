@@ -96,7 +96,7 @@ class NonlinearBranches(NamedTuple):
             tries = (phases.solve_phase(problem, self.activation, even=False, start=start, **self.options),)
         else:
             near = Phase(problem, start.found)
-            tries = (phases.coherent_from(near, self.activation, rho, **self.options) for rho in (0.7, 0.3))  # type: ignore[assignment]
+            tries = (phases.coherent_from(near, self.activation, rho, **self.options) for rho in phases.STARTS)  # type: ignore[assignment]
         return next((found for found in tries if found.branch == "coherent" and self._usable(found)), None)
 
     def _usable(self, found: Phase) -> bool:

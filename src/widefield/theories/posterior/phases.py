@@ -18,7 +18,8 @@ from widefield.theories.posterior.branches import COHERENT, adjacent_correlation
 from widefield.theories.posterior.nonlinear import Saddle, solve_saddle
 from widefield.theories.posterior.problem import Problem, by_state
 
-N_SEARCHES = 3
+STARTS = (0.7, 0.3, 0.1)  # correlations of adjacent states from which a coherent state is sought
+N_SEARCHES = 1 + len(STARTS)
 SPREAD = 4.0  # standard errors of an adjacent correlation that sampling alone may produce
 
 
@@ -79,11 +80,12 @@ def stationary_phases(
     advance(1)
     found = [first]
     if symmetric and problem.depth > 2 and first.converged:
-        for rho in (0.3, 0.7):
+        for rho in STARTS:
             other = coherent_from(first, activation, rho, **options)
+            advance(1)
             if other.converged and other.branch == "coherent":
                 found.append(other)
-            advance(1)
+                break
     order = sorted(found, key=lambda phase: (not phase.converged, phase.free_energy))
     kept: list[Phase] = []
     for phase in order:

@@ -45,7 +45,7 @@ class Answer:
     residual: float
     error: float
     steps: int
-    tolerance: float
+    tolerance: float | None
     status: Status
     notes: tuple[str, ...] = ()
     diagnostics: dict[str, Any] = field(default_factory=dict)
@@ -165,7 +165,7 @@ def _solve_linear(network, task, problem, branch, rtol, max_steps, progress) -> 
     listed = [{"branch": p.branch, "free_energy": p.free_energy, "stability": p.stability} for p in points]
     notes: tuple[str, ...] = ()
     if status is Status.success and found.stability < branches.UNSTABLE:
-        notes = (f"the {found.branch} point is a saddle here (stability {found.stability:.3g}), returned as asked",)
+        notes = _saddle_note(found)
     return Answer(
         hidden=hidden,
         feature=hidden,
@@ -194,9 +194,13 @@ def _solve_nonlinear(network, task, problem, branch, options, progress) -> Answe
     status: Status = found.status
     notes: tuple[str, ...] = ()
     if status is Status.success and chosen.stability < -SOFT:
-        notes = (f"the {chosen.branch} point is a saddle here (stability {chosen.stability:.3g}), returned as asked",)
         status = Status.saddle if branch == "lowest" else status
+        notes = _saddle_note(chosen) if branch != "lowest" else ()
     tolerance = options.get("rtol", 1e-2 if sampled else 1e-7)
+    if sampled and options["n_paths"] is not None and "rtol" not in options:
+        tolerance = None  # the draws are what they are, and the standard errors say what they are worth
+    elif status is Status.success and not found.error <= tolerance:
+        status = Status.inaccurate
     measured = {"method": found.method, "nodes": found.n_nodes, "map_eigenvalue": found.mu}
     if sampled:
         measured |= {"effective_share": found.ess, "fresh_deviation": found.deviation, "r_hat": found.rhat}
@@ -228,6 +232,10 @@ def _unseen(network, task, problem, found):
     train, test = x[: task.n_samples], x[task.n_samples :]
     drives = core.drive_between(network, test, train), core.drive_between(network, test, test)
     return unseen_features(problem, network.activation, found, *drives)
+
+
+def _saddle_note(point: Any) -> tuple[str, ...]:
+    return (f"the {point.branch} point is a saddle here (stability {point.stability:.3g}), returned as asked",)
 
 
 def _select(points: list[Any], branch: str) -> Any:
