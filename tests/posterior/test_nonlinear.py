@@ -34,7 +34,7 @@ def test_test_inputs_that_were_trained_on_are_predicted_alike(coherent):
     train, test = coherent.prediction.values[:, 0, 0], coherent.test_prediction.values[:, :, 0]
     np.testing.assert_allclose(test[:, 0], train, atol=1e-6)
     np.testing.assert_allclose(test[:, 1], -train, atol=1e-6)
-    assert np.all((0 < test[:, 2]) & (test[:, 2] < train))
+    assert np.all((test[:, 2] > 0) & (test[:, 2] < train))
 
 
 @pytest.mark.full
