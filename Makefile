@@ -17,7 +17,7 @@ PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 .PHONY: demo test test-full lint docs bench lock clean help
 
 demo: $(READY)  ## Write the first figures to figures/ and print the agreement table
-	MPLBACKEND=Agg $(BIN)/widefield gallery run segadlo-1 prior-regression --out figures
+	MPLBACKEND=Agg $(BIN)/widefield gallery run segadlo-1 prior-regression bauer-transition --out figures
 
 test: lint  ## Lint, types and tests
 	$(PYTEST)

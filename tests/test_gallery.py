@@ -6,10 +6,27 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 import xarray as xr
+from scipy.optimize import brentq
 
 import widefield as wf
 from widefield import gallery
-from widefield.gallery import points, prior_regression, record, segadlo_1, segadlo_2, segadlo_3
+from widefield.compare import Pair
+from widefield.gallery import (
+    bauer,
+    bauer_convergence,
+    bauer_endpoint,
+    bauer_phases,
+    bauer_sequence,
+    bauer_transition,
+    points,
+    prior_regression,
+    record,
+    segadlo_1,
+    segadlo_2,
+    segadlo_3,
+)
+
+SHORT = {"width": 32, "n_chains": 4, "steps": 10, "warmup": 10}
 
 TINY = {
     "segadlo-1": segadlo_1.Parameters(width=40, depth=4, n_networks=5, dimension=3, columns=(1, 3)),
@@ -20,13 +37,33 @@ TINY = {
     "prior-regression": prior_regression.Parameters(
         n_train=(10, 15), n_test=12, n_splits=2, n_images=2, width=50, n_networks=4
     ),
+    "bauer-transition": bauer_transition.Parameters(**SHORT, ratios=(0.3, 2.5), points=7, correlations=5),
+    "bauer-endpoint": bauer_endpoint.Parameters(**SHORT, depth=3),
+    "bauer-convergence": bauer_convergence.Parameters(
+        widths=(16, 32), depth=3, n_samples=2, dimension=3, n_chains=4, steps=10, warmup=10
+    ),
+    "bauer-sequence": bauer_sequence.Parameters(
+        **SHORT, depth=4, order=(0, 1, 3), n_labelled=3, n_supervised=(3,), n_samples=(2,), n_tasks=2, n_test=3
+    ),
+    "bauer-phases": bauer_phases.Parameters(depths=(3,), temperatures=(1.0,), hottest=((3, 30.0),), n_points=4),
 }
+
+
+class Made(dict):
+    """Entries by name, each run when it is first asked for."""
+
+    def __init__(self, out):
+        super().__init__()
+        self.out = out
+
+    def __missing__(self, name):
+        self[name] = gallery.ENTRIES[name].run(out=self.out, parameters=TINY[name])
+        return self[name]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    out = tmp_path_factory.mktemp("figures")
-    return {name: gallery.ENTRIES[name].run(out=out, parameters=TINY[name]) for name in TINY}
+    return Made(tmp_path_factory.mktemp("figures"))
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -37,11 +74,11 @@ def test_an_entry_writes_picture_data_and_numbers(made, name):
     content = json.loads(numbers.read_text())
     assert content["status"] == "success"
     assert content["mode"] == "quick"
-    assert content["parameters"]["seed"] == TINY[name].seed
+    assert content["parameters"].get("seed") == getattr(TINY[name], "seed", None)
     assert content["numbers"]
-    assert content["source"].startswith("Segadlo")
+    assert content["source"].startswith("Bauer" if name.startswith("bauer") else "Segadlo")
     with xr.open_dataset(nc, engine="h5netcdf") as data:
-        assert all(np.isfinite(data[field]).all() for field in data.data_vars)
+        assert all(np.isfinite(data[field]).all() for field in data.data_vars if "nan" not in data[field].attrs)
     assert not list(png.parent.glob("*.part"))
     assert name in str(made[name])
 
@@ -81,6 +118,76 @@ def test_one_readout_cannot_tell_deep_from_recurrent_and_many_can(made):
     errors = [row for row in content["numbers"] if row["quantity"] == "test error"]
     assert len(errors) == 2 * 2 * 2
     assert all(0 <= row["test_error"] <= 1 for row in errors)
+
+
+def test_coherence_is_compared_with_closed_forms(made):
+    """T = 4, κ̂ = 1: ρ² = s(s − 2)/(s − 1)² above λ_c, with λ = (4s(s − 1)² + 1)²/4s(s − 1)."""
+    _, nc, numbers = made["bauer-transition"].files
+    rows = {row["quantity"]: row for row in json.loads(numbers.read_text())["numbers"]}
+    s = brentq(lambda s: (4 * s * (s - 1) ** 2 + 1) ** 2 / (4 * s * (s - 1)) - 2.5 * 81 / 8, 2, 10)
+    for start in ("theory", "prior"):
+        assert rows[f"ρ² RNN above λ_c, {start}"]["theory"] == pytest.approx(s * (s - 2) / (s - 1) ** 2)
+        assert rows[f"N ρ² DNN, {start}"]["theory"] == 1
+    with xr.open_dataset(nc, engine="h5netcdf") as data:
+        assert float(data.found_critical) == pytest.approx(81 / 8)
+        assert float(data.landscape.sel(shown_ratio=1.5).min()) < -1e-3
+        assert float(data.landscape.sel(shown_ratio=0.5).min()) == 0
+        assert data.fluctuation.values[0] == pytest.approx(2)  # no labels: s = 1
+
+
+def test_weak_labels_leave_odd_lags_uncompared(made):
+    rows = {row["quantity"]: row for row in json.loads(made["bauer-endpoint"].files[2].read_text())["numbers"]}
+    assert [rows[f"H {case}"]["n_entries"] for case in ("RNN, weak", "DNN, weak", "RNN, strong")] == [4, 6, 6]
+    assert "outlier |z|, strong" in rows and "outlier |z|, weak" not in rows
+
+
+def test_coherence_and_similarity_stay_within_bounds(made):
+    with xr.open_dataset(made["bauer-convergence"].files[1], engine="h5netcdf") as data:
+        assert ((data.cka > 0) & (data.cka <= 1)).all()
+        assert data.coherence.sel(lag=0).values == pytest.approx(1)
+        first = np.trace(data.theory.values[0, 1]) / np.sqrt(
+            np.prod([np.trace(data.theory.values[a, a]) for a in (0, 1)])
+        )
+        second = np.trace(data.theory.values[1, 2]) / np.sqrt(
+            np.prod([np.trace(data.theory.values[a, a]) for a in (1, 2)])
+        )
+        assert float(data.coherence_theory.sel(lag=1)) == pytest.approx((first + second) / 2)
+
+
+def test_deep_networks_predict_nothing_without_labels(made):
+    with xr.open_dataset(made["bauer-sequence"].files[1], engine="h5netcdf") as data:
+        assert np.abs(data.DNN_prediction.isel(state=2)).max() < 1e-9
+        assert np.abs(data.RNN_prediction.isel(state=2)).max() > 0.1
+        unseen = data.error_over_n_samples.sel(part="unsupervised")
+        assert unseen.sel(kind="DNN").values == pytest.approx(1)
+        assert (unseen.sel(kind="RNN") < 0.9).all()
+
+
+def test_the_phase_diagram_has_the_known_lines(made):
+    content = json.loads(made["bauer-phases"].files[2].read_text())
+    assert all(row["relative_error"] < 1e-8 for row in content["numbers"])
+    assert content["agrees"] is None
+    with xr.open_dataset(made["bauer-phases"].files[1], engine="h5netcdf") as data:
+        lines = data.by_temperature.sel(chosen=3)
+        hot = data.grid.sel(chosen=3) > 56 / 3
+        assert np.isfinite(lines).all("line").equals(hot)
+        first, equal, last = (lines.sel(line=name)[hot] for name in bauer_phases.LINES)
+    assert (last < equal).all() and (equal < first).all()
+
+
+def test_chains_that_do_not_mix_are_named():
+    net, task = bauer.linear("RNN", 3), bauer.endpoint(20.0)
+    options = {"width": 16, "seed": 0, "quantities": ("hidden",), "start": "prior"}
+    long, short = bauer.Sampling(n_chains=2, steps=8, warmup=0), bauer.Sampling(n_chains=2, steps=2, warmup=0)
+    trials = [(name, bauer.trained(p, net, task, **options)) for name, p in (("long", long), ("short", short))]
+    worst = max(trials[0][1].certificate.diagnostics["r_hat"].values())
+    notes = bauer.mixing(trials)
+    assert f"{worst:.3f}" in notes[0]
+    assert any("long: chains had not mixed" in note for note in notes) == (worst > bauer.R_HAT_LIMIT)
+    assert any("short: chains too short" in note for note in notes)
+    sampled = trials[0][1].hidden
+    pair = Pair("H", sampled.mean("replicate"), sampled)  # z = 0: agrees, were it not for the chains
+    assert bauer.verdict([pair], trials)["agrees"] is None
 
 
 def test_an_interrupted_run_is_taken_up_with_identical_numbers(tmp_path, monkeypatch):

@@ -57,6 +57,13 @@ def test_the_curve_has_both_branches():
     assert "second order" in str(found) and "instability" in found._repr_html_()
 
 
+def test_just_beyond_the_tricritical_point():
+    """The three points merge, and are still told: they differ by less than 1e-5 at κ̂ = 56/3 + 0.01."""
+    found = wf.transition(recurrent(4), UNIT, temperature=56 / 3 + 0.01, points=4)
+    assert found.order == "first" and found.spinodal <= found.equal_free_energy <= found.instability
+    np.testing.assert_allclose([found.spinodal, found.equal_free_energy], found.instability, rtol=1e-5)
+
+
 def test_along_the_temperature():
     """λ = 16 = (8 + κ̂)²/8 at κ̂ = 8(√2 − 1); the coherent side is the colder one."""
     found = wf.transition(

@@ -43,6 +43,7 @@ class Entry:
 
 
 _SEGADLO = "Segadlo et al. (2022)"
+_BAUER = "Bauer et al. (poster)"
 
 ENTRIES: dict[str, Entry] = {
     entry.name: entry
@@ -74,6 +75,41 @@ ENTRIES: dict[str, Entry] = {
             source=f"{_SEGADLO}, Sec. 4.2",
             module="prior_regression",
             full_time="20 min",
+        ),
+        Entry(
+            name="bauer-transition",
+            title="The transition to temporally coherent recurrent networks",
+            source=f"{_BAUER}, panel 5",
+            module="bauer_transition",
+            full_time="6 h",
+        ),
+        Entry(
+            name="bauer-endpoint",
+            title="Weak and strong labels at the last state",
+            source=f"{_BAUER}, panel 5",
+            module="bauer_endpoint",
+            full_time="2 h",
+        ),
+        Entry(
+            name="bauer-convergence",
+            title="Trained networks approach the theory with width",
+            source=f"{_BAUER}, panel 4",
+            module="bauer_convergence",
+            full_time="1 h",
+        ),
+        Entry(
+            name="bauer-sequence",
+            title="A rotating teacher seen at some states only",
+            source=f"{_BAUER}, panel 6",
+            module="bauer_sequence",
+            full_time="2 h",
+        ),
+        Entry(
+            name="bauer-phases",
+            title="Phase diagram in depth and temperature",
+            source=f"{_BAUER}, extends panel 5",
+            module="bauer_phases",
+            full_time="5 min",
         ),
     )
 }

@@ -12,6 +12,7 @@ from widefield.task import Task
 
 NAME = "simulate.extrapolate"
 SINGLE_NEURONS = ("draw", "preactivation")  # of single neurons: no average to correct
+SPECTRUM = "eigenvalue"  # a dim as long as the network is wide
 MAY_DIFFER = ("width", "method", "inputs", "n_outputs")  # how the same law was sampled
 
 
@@ -22,7 +23,7 @@ def extrapolate(wide: Solution, narrow: Solution) -> Solution:
 
     Notation: ``wide`` has twice the width of ``narrow``; both come from the same function of `widefield.simulate`.
     Everything else but the seed must agree, and the seeds must differ, so that the replicates of the result are
-    independent. Fields that are averages over neurons are combined; fields of single neurons (``draw``) are left out.
+    independent. Fields that are averages over neurons are combined; fields of single neurons (``draw``) and spectra are left out.
 
     Method: with :math:`\langle C_n \rangle = C_\infty + c_1/n + O(n^{-2})` the first correction cancels.
 
@@ -52,6 +53,7 @@ def extrapolate(wide: Solution, narrow: Solution) -> Solution:
 def _averages(solution: Solution) -> list[str]:
     """Names of the fields that are averages over neurons, one per replicate."""
     fields = {str(name): value for name, value in solution.data.data_vars.items() if name not in SINGLE_NEURONS}
+    fields = {name: value for name, value in fields.items() if SPECTRUM not in value.dims}
     return [name for name, v in fields.items() if v.dims[:1] == ("replicate",) and v.dtype.kind == "f"]
 
 

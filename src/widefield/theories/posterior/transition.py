@@ -176,7 +176,9 @@ def _coexistence(followed: Any, critical: float, point: Any, up: bool) -> dict[s
         return (coherent or last).free_energy - followed.incoherent(factor, point).free_energy
 
     inside = end[0] * (1 + (1e-9 if up else -1e-9))
-    return {"spinodal": end[0], "equal_free_energy": continuation.crossing(difference, inside, beyond), "start": start}
+    if difference(inside) <= 0:  # so close to a tricritical point that the two cannot be told apart
+        return {"spinodal": end[0], "equal_free_energy": end[0]}
+    return {"spinodal": end[0], "equal_free_energy": continuation.crossing(difference, inside, beyond)}
 
 
 def _curve(followed: Any, facts: dict[str, Any], points: int) -> tuple[dict[str, Any], np.ndarray]:
