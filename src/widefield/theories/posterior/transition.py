@@ -176,8 +176,9 @@ def _coexistence(followed: Any, critical: float, point: Any, up: bool) -> dict[s
         return (coherent or last).free_energy - followed.incoherent(factor, point).free_energy
 
     inside = end[0] * (1 + (1e-9 if up else -1e-9))
-    if difference(inside) <= 0:  # so close to a tricritical point that the two cannot be told apart
-        return {"spinodal": end[0], "equal_free_energy": end[0]}
+    if difference(inside) <= 0:  # so close to a tricritical point that the three cannot be told apart
+        merged = min(end[0], critical) if up else max(end[0], critical)
+        return {"spinodal": merged, "equal_free_energy": merged}
     return {"spinodal": end[0], "equal_free_energy": continuation.crossing(difference, inside, beyond)}
 
 
