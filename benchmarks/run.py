@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import arcsines
+import finite_width
 import kernels
 import peer_env
 import posterior
@@ -16,7 +17,10 @@ import scaling
 import simulation
 from cases import CASES
 
-SECTIONS = {"scaling": scaling, "simulation": simulation, "arcsine": arcsines, "posterior": posterior}
+SECTIONS = {
+    "scaling": scaling, "simulation": simulation, "arcsine": arcsines, "posterior": posterior,
+    "finite-width": finite_width,
+}  # fmt: skip
 PEER_FOLDER = Path(__file__).parents[1] / ".benchmarks" / "peer"
 
 

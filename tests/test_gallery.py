@@ -24,6 +24,7 @@ from widefield.gallery import (
     segadlo_1,
     segadlo_2,
     segadlo_3,
+    width_flow,
 )
 
 SHORT = {"width": 32, "n_chains": 4, "steps": 10, "warmup": 10}
@@ -46,6 +47,7 @@ TINY = {
         **SHORT, depth=4, order=(0, 1, 3), n_labelled=3, n_supervised=(3,), n_samples=(2,), n_tasks=2, n_test=3
     ),
     "bauer-phases": bauer_phases.Parameters(depths=(3,), temperatures=(1.0,), hottest=((3, 30.0),), n_points=4),
+    "width-flow": width_flow.Parameters(width=8, depth=3, n_networks=400, batches=8),
 }
 
 
@@ -76,7 +78,8 @@ def test_an_entry_writes_picture_data_and_numbers(made, name):
     assert content["mode"] == "quick"
     assert content["parameters"].get("seed") == getattr(TINY[name], "seed", None)
     assert content["numbers"]
-    assert content["source"].startswith("Bauer" if name.startswith("bauer") else "Segadlo")
+    sources = {"bauer": "Bauer", "width": "Roberts"}
+    assert content["source"].startswith(sources.get(name.split("-")[0], "Segadlo"))
     with xr.open_dataset(nc, engine="h5netcdf") as data:
         assert all(np.isfinite(data[field]).all() for field in data.data_vars if "nan" not in data[field].attrs)
     assert not list(png.parent.glob("*.part"))

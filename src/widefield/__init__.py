@@ -9,6 +9,7 @@ from widefield.measures import alignment, cka, mmd2, relative_error, zscore
 from widefield.network import DNN, RNN, Network
 from widefield.solution import Certificate, Solution, SolveError, Status, load
 from widefield.task import Task
+from widefield.theories.finite_width import couplings, finite_width, neuron_average, neuron_covariance
 from widefield.theories.posterior import (
     Transition,
     bayes_parameters,
@@ -38,10 +39,14 @@ __all__ = [
     "bayes_parameters",
     "cka",
     "compare",
+    "couplings",
     "depth_limit",
+    "finite_width",
     "landscape",
     "load",
     "mmd2",
+    "neuron_average",
+    "neuron_covariance",
     "perturbation",
     "posterior",
     "prior",

@@ -111,6 +111,13 @@ ENTRIES: dict[str, Entry] = {
             module="bauer_phases",
             full_time="5 min",
         ),
+        Entry(
+            name="width-flow",
+            title="Kernel, vertex and first correction run with depth",
+            source="Roberts, Yaida & Hanin (2022), chapter 4",
+            module="width_flow",
+            full_time="30 min",
+        ),
     )
 }
 

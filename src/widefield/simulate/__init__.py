@@ -1,7 +1,8 @@
 """Finite networks: the same quantities as the theories, measured in real networks. Shares no code with them."""
 
 from widefield.simulate.extrapolate import extrapolate
+from widefield.simulate.finite_width import finite_width
 from widefield.simulate.posterior import posterior
 from widefield.simulate.prior import prior
 
-__all__ = ["extrapolate", "posterior", "prior"]
+__all__ = ["extrapolate", "finite_width", "posterior", "prior"]

@@ -1,0 +1,7 @@
+"""Networks at finite width: the first order in 1/n."""
+
+from widefield.theories.finite_width.couplings import couplings
+from widefield.theories.finite_width.neurons import Average, neuron_average, neuron_covariance
+from widefield.theories.finite_width.solve import finite_width
+
+__all__ = ["Average", "couplings", "finite_width", "neuron_average", "neuron_covariance"]

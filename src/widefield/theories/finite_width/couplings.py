@@ -1,0 +1,99 @@
+"""The effective action of m neurons of a layer, and its marginals over neurons and samples."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from widefield import checks
+from widefield.boundary import x64
+from widefield.solution import Certificate, Solution, Status, make_solution
+from widefield.theories.finite_width.march import feeding_widths
+
+SINGULAR = 1e-10  # smallest eigenvalue of a correlation matrix that can still be inverted to some digits
+TRUSTED = 0.3
+PAIR = ("layer", "sample", "sample_")
+
+
+@x64
+def couplings(solution: Solution, *, m: int = 1, samples: Sequence[int] | None = None, throw: bool = True) -> Solution:
+    r"""Quadratic and quartic couplings of ``m`` neurons of every layer, to first order in 1/n.
+
+    .. math::
+        S = \tfrac12 g^{ab}\sum_{i \le m} z_{ia}z_{ib} - \tfrac18 v^{(ab)(cd)}\sum_{i,j \le m} z_{ia}z_{ib}z_{jc}z_{jd}, \qquad
+        g_{ab} = K_{ab} + \tfrac1n\left[G_{ab} - K^{cd}\left(\tfrac m2 V_{(ab)(cd)} + V_{(ac)(bd)}\right)\right]
+
+    Eqs. 4.97–4.109 of Roberts, Yaida & Hanin, with ``m`` for the printed :math:`n_\ell`: the couplings run with the number
+    of neurons that are kept, :math:`g^{ab}` of one sample by Eq. 4.100.
+    Fields over (layer, sample, sample\_, …): ``metric`` :math:`g_{ab}`, ``quadratic`` :math:`g^{ab}` (its inverse to first
+    order, Eq. 4.109), ``quartic`` :math:`v^{(ab)(cd)} = V^{(ab)(cd)}/n` with indices raised by the inverse kernel.
+
+    ``solution`` comes from `widefield.finite_width` and holds ``kernel``, ``correction`` and ``vertex``. ``samples``
+    marginalises over all other samples; the couplings of a part are not entries of the couplings of the whole.
+    Limits: perturbative in m/n, and a note says where m V/(nK²) exceeds 0.3; m of the width or more is refused. Needs an
+    invertible kernel. For v > 0 the quartic action is unbounded below: use it in perturbation theory, never normalise it.
+    """
+    start = time.perf_counter()
+    n, index = _check(solution, m, samples)
+    at = np.ix_(range(len(n)), index, index)
+    K, G = (solution.data[name].values[at] for name in ("kernel", "correction"))
+    V = solution.data["vertex"].values[np.ix_(range(len(n)), *[index] * 4)]
+    inverse = _inverses(K)
+    pull = 0.5 * m * np.einsum("lcd,labcd->lab", inverse, V) + np.einsum("lcd,lacbd->lab", inverse, V)
+    shift = (G - pull) / n[:, None, None]
+    quartic = np.einsum("lae,lbf,lcg,ldh,lefgh->labcd", *[inverse] * 4, V, optimize=True) / n.reshape(-1, 1, 1, 1, 1)
+    fields = {
+        "metric": (PAIR, K + shift),
+        "quadratic": (PAIR, inverse - inverse @ shift @ inverse),
+        "quartic": ((*PAIR, "sample__", "sample___"), quartic),
+    }
+    own = np.einsum("laaaa->la", V) / np.einsum("laa->la", K) ** 2 / n[:, None]
+    notes = _notes(m, float(own.max()))
+    certificate = Certificate(
+        theory="couplings",
+        status=Status.success,
+        wall_time=time.perf_counter() - start,
+        options={"m": int(m), "samples": index, "width": solution.certificate.options["width"]},
+        notes=notes,
+    )
+    return make_solution(fields, certificate, solution.network, solution.task, throw=throw)
+
+
+def _check(solution: Any, m: Any, samples: Any) -> tuple[np.ndarray, list[int]]:
+    theory = solution.certificate.theory if isinstance(solution, Solution) else type(solution).__name__
+    if theory != "finite_width":
+        raise ValueError(f"`solution` must come from widefield.finite_width, got {theory}.")
+    missing = [name for name in ("kernel", "correction", "vertex") if name not in solution.data]
+    if missing:
+        raise ValueError(f"`solution` must hold {', '.join(missing)}: name them in `quantities` of finite_width.")
+    sizes = solution.network.sizes(solution.certificate.options["width"])
+    checks.integer("m", m, 1)
+    if m >= min(sizes):
+        raise ValueError(
+            f"`m` must be well below the width {min(sizes)}: the couplings are an expansion in m/n, got {m}."
+        )
+    n_samples = solution.data.sizes["sample"]
+    index = list(range(n_samples)) if samples is None else [checks.integer("samples", s, 0) for s in samples]
+    if not index or len(set(index)) < len(index) or max(index) >= n_samples:
+        raise ValueError(f"`samples` must be different indices 0 … {n_samples - 1}, got {samples!r}.")
+    return feeding_widths(solution.network, sizes), index
+
+
+def _inverses(K: np.ndarray) -> np.ndarray:
+    root = np.sqrt(np.einsum("laa->la", K))
+    least = 0.0
+    if root.all():
+        least = float(np.linalg.eigvalsh(K / root[:, :, None] / root[:, None, :]).min())
+    if least < SINGULAR:
+        raise ValueError(
+            "`samples` must be linearly independent: an action exists only for an invertible kernel, and the smallest "
+            f"eigenvalue of its correlations is {least:.1e}. Leave out duplicate, opposite and zero inputs."
+        )
+    return np.linalg.inv(K)
+
+
+def _notes(m: int, relative: float) -> tuple[str, ...]:
+    if m * relative <= TRUSTED:
+        return ()
+    return (f"beyond the reach of the expansion: m V/(nK²) reaches {m * relative:.2g}, more than {TRUSTED:g}",)

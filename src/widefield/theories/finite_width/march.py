@@ -1,0 +1,128 @@
+"""The recursion of `deep` from the inputs to the readout, for the quantities that are wanted."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from widefield.network import Network
+from widefield.theories.finite_width import deep
+from widefield.theories.finite_width.quartets import quartets
+
+Array = np.ndarray
+
+
+class Wants(NamedTuple):
+    """What to march: V and G1 on pairs, the full V, V on chosen quadruples (quadruple, 4) of sample indices."""
+
+    pairs: bool
+    correction: bool
+    tensor: bool
+    quadruples: Array | None
+
+    @property
+    def vertex(self) -> bool:
+        return self.pairs or self.correction or self.tensor or self.quadruples is not None
+
+
+class Layer(NamedTuple):
+    """K, G1 (sample, sample) and V as pair blocks (sample, sample, 3, 3), matrix (pair, pair), blocks of quadruples."""
+
+    kernel: Array
+    correction: Array
+    blocks: Array
+    matrix: Array
+    chosen: Array
+    error: float
+
+
+class Step(NamedTuple):
+    """Parameters between one layer and the next."""
+
+    weight: float
+    source: Array
+    ratio: float
+
+
+def steps(network: Network, x: Array, sizes: tuple[int, ...]) -> tuple[Array, list[Step]]:
+    """The first kernel, and what makes each following layer; ``x`` is (sample, driven state, D)."""
+    overlaps = np.einsum("iad,jad->aij", x, x) / x.shape[-1]
+    zero = np.zeros_like(overlaps[0])
+    drive = [overlaps[a] if a < len(overlaps) else zero for a in range(network.depth)]
+    sources = [b + u * o for b, u, o in zip(network.bias_variances, network.input_variances, drive, strict=True)]
+    weights = list(network.weight_variances)
+    if network.readout_variance is not None:
+        weights.append(network.readout_variance)
+        sources.append(network.readout_bias_variance + zero)
+    ratios = [0.0, *(n / before for n, before in zip(sizes[1:], sizes, strict=False))]
+    made = [Step(float(w), s, r) for w, s, r in zip(weights, sources[1:], ratios, strict=False)]
+    return sources[0], made
+
+
+def feeding_widths(network: Network, sizes: tuple[int, ...]) -> Array:
+    """n_{ℓ−1} of every layer ℓ; infinite for the first, whose outputs are exactly Gaussian."""
+    n_layers = network.depth + (network.readout_variance is not None)
+    return np.asarray([np.inf, *sizes][:n_layers])
+
+
+def march(
+    network: Network, x: Array, sizes: tuple[int, ...], wants: Wants, rtol: float, advance: Callable
+) -> list[Layer]:
+    """All layers, the first included."""
+    K, made = steps(network, x, sizes)
+    n = len(K)
+    n_pairs = n * (n + 1) // 2 if wants.tensor else 0
+    n_chosen = 0 if wants.quadruples is None else len(wants.quadruples)
+    blocks = np.zeros((n, n, 3, 3) if wants.pairs or wants.correction else (0, 0, 3, 3))
+    start = Layer(_within(K), np.zeros((n, n)), blocks, np.zeros((n_pairs, n_pairs)), np.zeros((n_chosen, 3, 3)), 0.0)
+    layers = [start]
+    for step in made:
+        with np.errstate(over="ignore", invalid="ignore"):
+            layers.append(advance_layer(network, layers[-1], step, wants, rtol))
+        if not all(np.isfinite(part).all() for part in layers[-1]):
+            raise OverflowError(f"Kernel, vertex or correction overflow at layer {len(layers)}.")
+        advance(1)
+    return layers
+
+
+def advance_layer(network: Network, layer: Layer, step: Step, wants: Wants, rtol: float) -> Layer:
+    """One step of all recursions."""
+    phi, K = network.activation, layer.kernel
+    found = deep.averages(phi, K, rtol, vertex=wants.vertex, hessian=wants.correction)
+    kernel = _within(step.source + step.weight * found.value)
+    error, correction, blocks, matrix, chosen = found.error, layer.correction, layer.blocks, layer.matrix, layer.chosen
+    quartic = partial(quartets, phi, rtol=rtol)
+    if wants.correction:
+        correction = deep.next_correction(layer.correction, layer.blocks, found, step.weight, step.ratio)
+    if wants.pairs or wants.correction:
+        left = deep.transport(found, *np.indices(K.shape))
+        blocks = deep.next_block(layer.blocks, deep.pair_source(found), left, left, step.weight, step.ratio)
+    if wants.tensor:
+        i, j = deep.sample_pairs(len(K))
+        rows, columns = (i[:, None], j[:, None]), (i[None, :], j[None, :])
+        source, more = deep.quartet_source(found, rows, columns, lambda s, K, f: quartic(s, K=K, fourth=f), K)
+        matrix, error = deep.next_matrix(layer.matrix, source, found, step.weight, step.ratio), max(error, more)
+    if wants.quadruples is not None:
+        chosen, more = _next_chosen(found, layer, step, wants.quadruples, quartic)
+        error = max(error, more)
+    return Layer(kernel, correction, blocks, matrix, chosen, max(error, layer.error))
+
+
+def _next_chosen(found, layer: Layer, step: Step, quadruples: Array, quartic) -> tuple[Array, float]:
+    a, b, c, d = quadruples.T
+    rows = np.stack([a, a, b], axis=-1)[:, :, None], np.stack([a, b, b], axis=-1)[:, :, None]
+    columns = np.stack([c, c, d], axis=-1)[:, None, :], np.stack([c, d, d], axis=-1)[:, None, :]
+    source, error = deep.quartet_source(found, rows, columns, lambda s, K, f: quartic(s, K=K, fourth=f), layer.kernel)
+    left, right = deep.transport(found, a, b), deep.transport(found, c, d)
+    return deep.next_block(layer.chosen, source, left, right, step.weight, step.ratio), error
+
+
+def _within(K: Array) -> Array:
+    """Symmetric, and no covariance beyond its variances by a rounding."""
+    K = 0.5 * (K + K.T)
+    root = np.sqrt(np.diag(K))
+    limit = root[:, None] * root[None, :]
+    result = np.clip(K, -limit, limit)
+    result[np.diag_indices(len(K))] = np.diag(K)
+    return result

@@ -1,0 +1,123 @@
+"""Effective couplings and averages at order 1/n: against each other, the recursion, and exact moments."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+from jax.scipy.special import erf
+
+import widefield as wf
+from widefield.theories.finite_width import couplings, finite_width, neuron_average, neuron_covariance
+
+from ..simulate.students import agrees
+
+X = np.random.default_rng(5).normal(size=(3, 4))
+NET = wf.DNN(3, "erf", weight_variance=1.4, bias_variance=0.1, readout_variance=1.2)
+
+
+@pytest.fixture(scope="module")
+def solution():
+    return finite_width(NET, wf.Task(X), width=50)
+
+
+def test_couplings_of_one_sample(solution):
+    """1/g_m = K + (G − (m+2)V/2K)/n, v = V/(nK⁴), and the running (4.100)."""
+    n = np.array([np.inf, 50, 50, 50])
+    K, G, V = (
+        solution.data[name].values[(slice(None), *[1] * k)]
+        for name, k in (("kernel", 2), ("correction", 2), ("vertex", 4))
+    )
+    found = {m: couplings(solution, m=m, samples=[1]) for m in (1, 4)}
+    for m, part in found.items():
+        metric = K + (G - (m + 2) * V / (2 * K)) / n
+        np.testing.assert_allclose(part.metric.values.ravel(), metric, rtol=1e-12)
+        np.testing.assert_allclose(part.quartic.values.ravel(), V / (n * K**4), rtol=1e-12)
+        np.testing.assert_allclose(part.quadratic.values.ravel(), 2 / K - metric / K**2, rtol=1e-12)
+    v = found[1].quartic.values.ravel()
+    step = found[1].quadratic.values.ravel() - (found[4].quadratic.values.ravel() - 1.5 * v * K)
+    np.testing.assert_allclose(step, 0, atol=1e-13)
+
+
+def test_couplings_give_back_the_correlators(solution):
+    """Eqs. 4.47 and 4.48: the two- and four-point functions of the quartic action, to first order."""
+    m = 3
+    found = couplings(solution, m=m)
+    K, V = solution.kernel.values[-1], solution.vertex.values[-1]
+    g, v = found.metric.values[-1], found.quartic.values[-1]
+    loops = m * np.einsum("abcd,ea,fb,cd->ef", v, K, K, K) + 2 * np.einsum("abcd,ea,fc,bd->ef", v, K, K, K)
+    np.testing.assert_allclose(g + loops / 2, solution.covariance.values[-1], rtol=1e-9)
+    four = np.einsum("abcd,ea,fb,gc,hd->efgh", v, K, K, K, K)
+    np.testing.assert_allclose(four, V / 50, rtol=0, atol=1e-12)
+
+
+def test_couplings_refuse_what_they_cannot_say(solution):
+    for match, options in (
+        ("`m`", {"m": 50}),
+        ("`m`", {"m": 0}),
+        ("`samples`", {"samples": [0, 0]}),
+        ("`samples`", {"samples": [7]}),
+    ):
+        with pytest.raises(ValueError, match=match):
+            couplings(solution, **options)
+    twice = finite_width(NET, wf.Task(X[[0, 0]]), width=50)
+    with pytest.raises(ValueError, match="linearly independent"):
+        couplings(twice)
+    assert couplings(twice, samples=[0]).metric.shape == (4, 1, 1)
+    with pytest.raises(ValueError, match="finite_width"):
+        couplings(wf.prior(NET, wf.Task(X)))
+    assert couplings(solution, m=49).notes and not couplings(solution, m=1).notes
+
+
+@pytest.mark.parametrize("layer", [1, 2, 3])
+def test_averages_make_the_next_layer(solution, layer):
+    """E σσ gives the next covariance, Cov(σσ, σσ) between neurons the transported vertex."""
+    weight, bias = (1.4, 0.1) if layer < 3 else (1.2, 0.1)
+    product = lambda a, b: erf(a) * erf(b)  # noqa: E731
+    found = neuron_average(solution, product, samples=(0, 2), layer=layer)
+    assert bias + weight * found.value == pytest.approx(solution.covariance.values[layer, 0, 2], rel=1e-9)
+    assert found.error < 1e-10
+    between = neuron_covariance(solution, product, product, samples=(0, 2), layer=layer)
+    own = neuron_average(solution, lambda a, b: product(a, b) ** 2, samples=(0, 2), layer=layer)
+    source = (own.leading - found.leading**2) / 50
+    assert weight**2 * (source + between.value) == pytest.approx(solution.connected.values[layer, 0, 2, 0, 2], rel=1e-9)
+
+
+def test_polynomials(solution):
+    """E z⁴ = 3K² + (6KG + 3V)/n; Cov(z², z'²) = V/n."""
+    K, G, V = (
+        solution.kernel.values[-1, 1, 1],
+        solution.correction.values[-1, 1, 1],
+        solution.vertex.values[-1, 1, 1, 1, 1],
+    )
+    fourth = neuron_average(solution, lambda z: z**4, samples=(1,))
+    assert fourth.leading == pytest.approx(3 * K**2, rel=1e-12)
+    assert fourth.correction == pytest.approx(6 * K * G + 3 * V, rel=1e-10)
+    squares = neuron_covariance(solution, jnp.square, jnp.square, samples=(1,))
+    assert squares.value == pytest.approx(V / 50, rel=1e-10)
+    # kurtosis of the solution is that of these moments, to first order
+    assert solution.kurtosis.values[-1, 1] == pytest.approx((3 * V) / K**2 / 50, rel=1e-12)
+
+
+def test_step_functions_of_relu_networks():
+    """n(P(|z| > 1) − P∞) of finite relu networks, extrapolated in 1/n; without the vertex there would be no change.
+
+    Given Ĝ the outputs are Gaussian, so that each network gives its own probability; E Ĝ = K exactly for one input, which
+    removes the term that is linear in Ĝ − K and with it most of the noise.
+    """
+    net, task = wf.DNN(2, "relu", weight_variance=2.0, readout_variance=2.0), wf.Task(X[:1])
+    found = finite_width(net, task, width=400)
+    tail = neuron_average(found, lambda z: 1.0 * (jnp.abs(z) > 1), breaks=(-1, 1))
+    K = found.kernel.values[-1].item()
+    probability = lambda q: scipy.special.erfc(1 / np.sqrt(2 * q))  # noqa: E731
+    assert tail.leading == pytest.approx(probability(K), rel=1e-9)
+    slope = K**-1.5 * np.exp(-0.5 / K) / np.sqrt(2 * np.pi)
+
+    def shifts(width, seed):
+        drawn = wf.simulate.prior(
+            net, task, width=width, replicates=20_000, seed=seed, quantities="output"
+        ).output.values
+        return width * (probability(drawn) - probability(K) - slope * (drawn - K))
+
+    samples = 2 * shifts(200, 8) - shifts(100, 9)
+    assert agrees(np.full((1, 1), tail.correction), samples)
+    assert not agrees(np.full((1, 1), 1.25 * tail.correction), samples) and not agrees(np.zeros((1, 1)), samples)
