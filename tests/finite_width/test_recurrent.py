@@ -211,16 +211,30 @@ def test_figure_1_values(biases, shift, variance):
     assert found.Vh[-1, -1] == pytest.approx(variance, abs=0.06)
 
 
+@pytest.mark.full
 def test_resummed_figure_3():
-    """w = 1.73, b = 0: E/C and sd/C of the log-normal form, and the unstable fractions."""
+    """w = 1.73, b = 0, a = 30: E/C and sd/C of the log-normal form with the H1 and Vh of the expansion."""
+    found = expand(wf.RNN(31, "relu", weight_variance=1.73), ONE)
+    C, H1, Vh = (matrix[-1, -1] for matrix in (found.nodes.C, found.H1, found.Vh))
+    assert Vh / C**2 == pytest.approx(3108, abs=1)
+    for n, mean, sd in (
+        (1000, 4.50, None),
+        (2000, 2.12, None),
+        (2800, 1.71, 2.44),
+        (5000, 1.35, 1.25),
+        (10**4, 1.162, 0.70),
+    ):
+        found_mean, found_sd = recurrent_relu.lognormal(C, H1, Vh, n)
+        assert found_mean / C == pytest.approx(mean, abs=0.006)
+        assert sd is None or found_sd / C == pytest.approx(sd, abs=0.01)
+
+
+def test_unstable_fractions():
+    """Figure 3, w = 1.73, between states 20 and 30."""
     for n, percent in ((250, 14.5), (500, 6.7), (1000, 1.7), (2000, 0.14)):
         fraction = recurrent_relu.unstable_fraction(1.73, n, rate_variance=4.69)
         assert 100 * fraction == pytest.approx(percent, abs=0.06)
     assert recurrent_relu.unstable_fraction(2.0, 100) == 0.5
-    C = 0.0446
-    mean, sd = recurrent_relu.lognormal(C, 1505.0 * C, 3108 * C**2, 1000)
-    assert mean / C == pytest.approx(4.50, rel=0.01)
-    assert sd / mean == pytest.approx(np.sqrt(np.expm1(3.108)), rel=1e-12)
     with pytest.raises(ValueError, match="positive"):
         recurrent_relu.lognormal(0.0, 1.0, 1.0, 10)
 

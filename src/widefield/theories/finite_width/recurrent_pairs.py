@@ -167,8 +167,8 @@ class _Averages:
         if chosen.any():
             n_chosen = int(chosen.sum())
             more = 2 ** max(int(n_chosen - 1).bit_length(), 6) - n_chosen  # few shapes to compile
-            pairs = (np.pad(v[chosen], (0, more), mode="edge") for v in (self.q, self.p, self.c))
-            found = expectation(self.activation, *pairs, orders)
+            q, p, c = (np.pad(v[chosen], (0, more), mode="edge") for v in (self.q, self.p, self.c))
+            found = expectation(self.activation, q, p, c, orders)
             value[chosen] = found.value[:n_chosen]
             self.error = max(self.error, float(np.max(found.error / (np.abs(found.value) + 1.0))))
         return value
