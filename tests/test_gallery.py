@@ -68,7 +68,10 @@ def made(tmp_path_factory):
     return Made(tmp_path_factory.mktemp("figures"))
 
 
-@pytest.mark.parametrize("name", TINY)
+SLOW = ("bauer-convergence", "bauer-sequence")  # the machinery of bauer-endpoint once more
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.full) if n in SLOW else n for n in TINY])
 def test_an_entry_writes_picture_data_and_numbers(made, name):
     png, nc, numbers = made[name].files
     assert [path.name for path in made[name].files] == [f"{name}.png", f"{name}.nc", f"{name}.json"]
@@ -144,6 +147,7 @@ def test_weak_labels_leave_odd_lags_uncompared(made):
     assert "outlier |z|, strong" in rows and "outlier |z|, weak" not in rows
 
 
+@pytest.mark.full
 def test_coherence_and_similarity_stay_within_bounds(made):
     with xr.open_dataset(made["bauer-convergence"].files[1], engine="h5netcdf") as data:
         assert ((data.cka > 0) & (data.cka <= 1)).all()
@@ -157,6 +161,7 @@ def test_coherence_and_similarity_stay_within_bounds(made):
         assert float(data.coherence_theory.sel(lag=1)) == pytest.approx((first + second) / 2)
 
 
+@pytest.mark.full
 def test_deep_networks_predict_nothing_without_labels(made):
     with xr.open_dataset(made["bauer-sequence"].files[1], engine="h5netcdf") as data:
         assert np.abs(data.DNN_prediction.isel(state=2)).max() < 1e-9

@@ -96,7 +96,8 @@ def descend(layout: linear.Layout, start: np.ndarray, *, even: bool, tolerance: 
     point, stability = np.asarray(found.point), np.nan
     if np.isfinite(point).all():
         stability = definite.smallest_eigenvalue(linear.free_energy, point, (layout,))[0]
-    kernel = expand(layout, linear.kernel(layout, point))
+    mask = np.kron(linear.joined_states(layout.problem), np.ones((layout.problem.n_samples,) * 2))
+    kernel = mask * expand(layout, linear.kernel(layout, point))
     return Stationary(layout, point, kernel, float(found.value), float(found.gradient), stability, int(found.steps))
 
 

@@ -150,6 +150,17 @@ def mirrored(layout: Joint) -> Joint:
     return layout._replace(mirror=layout.inverse @ (parity(layout.problem)[:, None] * layout.root))
 
 
+def joined_states(problem: Problem) -> np.ndarray:
+    r"""Pairs of states that may correlate, (state, state_); without tied weights only labels and inputs join states.
+
+    Where neither does, :math:`h^a \to -h^a` is a symmetry of every untied state by itself: its blocks are exactly zero.
+    """
+    if not (_is_diagonal(problem) and _is_separate(problem, problem.drive)):
+        return np.ones((problem.depth, problem.depth), bool)
+    labels = all_labels(problem)
+    return np.eye(problem.depth, dtype=bool) | np.any(by_state(problem, labels @ labels.T) != 0, axis=(1, 3))
+
+
 def all_labels(problem: Problem) -> np.ndarray:
     """Labels over all nodes, zero where there are none."""
     labels = np.zeros((len(problem.drive), problem.labels.shape[1]))
