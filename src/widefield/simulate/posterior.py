@@ -1,4 +1,13 @@
-r"""Trained networks of finite width: weights drawn from their posterior."""
+r"""Trained networks of finite width: weights drawn from their posterior.
+
+``"hmc"`` integrates out :math:`V`, in which the posterior is Gaussian, and samples :math:`U, W` by Hamiltonian Monte
+Carlo that is exact under the prior, see `hmc`: the same law, without the stiff directions of :math:`V`; predictions are
+averaged over :math:`V` given the features. ``"sgld"`` runs the Langevin dynamics of all weights; ``precondition=False``
+is plain training, :math:`d\theta = -\nabla\frac12\sum(f-y)^2\,dt - K G^{-1}\theta\,dt + \sqrt{2K}\,dB`, whose input
+weights relax :math:`N^2` times more slowly than its readout. Where :math:`W \to -W` is a symmetry, networks are reported
+with positively correlated adjacent states (the certificate says so). Inputs of high dimension enter through their inner
+products. One random stream per chain; a chain does not depend on the others.
+"""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -62,31 +71,17 @@ def posterior(
     a leading ``replicate`` dim (one chain), each the average over the ``steps`` recorded networks of the chain:
 
     - ``hidden``, ``feature`` (state, state\_, sample, sample\_): :math:`\frac1N \sum_i h^a_{i\alpha} h^b_{i\beta}` and
-      the same of :math:`\varphi(h)`; ``squared_correlation``: :math:`H_{ab}^2/(H_{aa} H_{bb})`, every entry squared
-      before the average, so that it shows the :math:`1/N` fluctuations of incoherent states.
+      the same of :math:`\varphi(h)`; ``squared_correlation``: the average of :math:`H_{ab}^2/(H_{aa} H_{bb})`.
     - ``prediction`` (state, sample, output), with test inputs ``test_prediction`` (state, test, output), at all states.
     - ``energy``: :math:`\frac12 \mathrm{tr}\,\mathbb Y (v\Phi_{SS} + \kappa)^{-1}`.
-    - ``eigenvalue_real``, ``eigenvalue_imag`` (eigenvalue), for tied weights: the spectrum of :math:`W` (entries of
-      variance :math:`w/N`) in the last network of each chain, unordered.
+    - ``eigenvalue_real``, ``eigenvalue_imag`` (eigenvalue), for tied weights: the spectrum of :math:`W` of the last network.
 
-    Notation: :math:`\kappa` = ``temperature`` (:math:`= NK` for the objective :math:`\frac12\sum(f-y)^2` at temperature
-    :math:`K`), :math:`S` the supervised states and samples, :math:`\mathrm{Var}\,U = u/D`, :math:`\mathrm{Var}\,W =
-    w/N`, :math:`\mathrm{Var}\,V = v/N^2` (mean field), :math:`N` = ``width``.
-
-    Method: ``"hmc"`` integrates out :math:`V`, in which the posterior is Gaussian, and samples :math:`U, W` by
-    Hamiltonian Monte Carlo that is exact under the prior, see `hmc`: the same law, without the stiff directions of
-    :math:`V`; predictions are averaged over :math:`V` given the features. ``"sgld"`` runs the Langevin dynamics of all
-    weights, ``updates`` steps of size ``rate`` between records; ``precondition=False`` is plain training,
-    :math:`d\theta = -\nabla\frac12\sum(f-y)^2\,dt - K G^{-1}\theta\,dt + \sqrt{2K}\,dB`, whose input weights relax
-    :math:`N^2` times more slowly than its readout. ``start`` is ``"prior"``, or a Solution or array with a ``hidden``
-    kernel: chains then start at networks with that kernel. Where :math:`W \to -W` is a symmetry, networks are
-    reported with positively correlated adjacent states (the certificate says so). Inputs of high dimension enter
-    through their inner products. One random stream per chain; a chain does not depend on the others.
-
+    Notation: :math:`\kappa` = ``temperature`` (:math:`NK` for :math:`\frac12\sum(f-y)^2` at temperature :math:`K`),
+    :math:`N` = ``width``, :math:`\mathrm{Var}\,U = u/D`, :math:`\mathrm{Var}\,W = w/N`, :math:`\mathrm{Var}\,V = v/N^2`.
+    Method: see this module. ``"sgld"`` takes ``updates`` steps of size ``rate`` between records. ``start`` is
+    ``"prior"``, or a Solution or array with a ``hidden`` kernel: chains then start at networks with that kernel.
     Error: standard errors over chains, split :math:`\hat R` and effective sample sizes stand in the certificate; above
-    :math:`\hat R = 1.05` the status is ``not_converged``. ``"hmc"`` has no other error; ``"sgld"`` has a bias of order
-    ``rate``.
-
+    :math:`\hat R = 1.05` the status is ``not_converged``. ``"sgld"`` has a bias of order ``rate`` besides.
     Limits: chains mix within a phase. Near a transition, or where two phases coexist, compare chains from the prior
     with chains started from the other phase. Small ``temperature`` is stiff.
     """
@@ -97,12 +92,7 @@ def posterior(
     run = _Run(
         net=network,
         law=_law(network, task, kappa, width, task_labels),
-        form=Form(
-            network.activation,
-            network.sizes(width),
-            task.supervised_states(network.depth),
-            is_mirror_symmetric(network, task),
-        ),
+        form=_form(network, task, width),
         kernel=kernel_of(start, network, task.n_samples, width),
         sampler=sampler,
         steps=checks.integer("steps", steps, 2),
@@ -114,7 +104,17 @@ def posterior(
         precondition=_flag("precondition", precondition),
     )
     _check_langevin_options(run)
-    layout = _layout(run, task)
+    return _sample(run, task, quantities, progress, throw, began)
+
+
+def _form(network: Network, task: Task, width: int) -> Form:
+    states = task.supervised_states(network.depth)
+    return Form(network.activation, network.sizes(width), states, is_mirror_symmetric(network, task))
+
+
+def _sample(run: "_Run", task: Task, quantities, progress: bool | None, throw: bool, began: float) -> Solution:
+    """Run the chains and average over them."""
+    layout, replicates = _layout(run, task), run.replicates
     sizes = {name: 8 * replicates * int(np.prod(shape, dtype=int)) for name, (_, shape) in layout.items()}
     wanted, left_out = boundary.choose_quantities(quantities, sizes)
     _check_memory(run)
@@ -124,7 +124,7 @@ def posterior(
     arrays = _fields(run, task, chains, spectra)
     certificate = _certify(run, task, chains, {k: v for k, v in arrays.items() if k in wanted}, began, notes, left_out)
     named = {name: (("replicate", *layout[name][0]), arrays[name]) for name in wanted}
-    return make_solution(named, certificate, network, task, throw=throw)
+    return make_solution(named, certificate, run.net, task, throw=throw)
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def _start(layout: linear.Layout, rho: float, growth: float) -> np.ndarray:
         return np.broadcast_to(np.eye(layout.root.shape[-1]), (len(layout.root), *2 * layout.root.shape[-1:])).copy()
     blocks = by_state(problem, linear.random_kernel(problem))
     states = np.arange(problem.depth)
-    roots = np.stack([_root(blocks[a, :, a]) * growth ** ((a + 1) / 2) for a in states])
+    roots = np.stack([symmetric_root(blocks[a, :, a]) * growth ** ((a + 1) / 2) for a in states])
     lags = np.where(states[:, None] == states, 1.0, rho ** np.abs(states[:, None] - states))
     H = np.einsum("apq,brq,ab->apbr", roots, roots, lags).reshape(problem.drive.shape)
     if rho == 0 and isinstance(layout, linear.Joint):  # keep what the inputs join
@@ -135,7 +135,8 @@ def _start(layout: linear.Layout, rho: float, growth: float) -> np.ndarray:
     return 0.5 * (S + np.swapaxes(S, -1, -2))
 
 
-def _root(A: np.ndarray) -> np.ndarray:
+def symmetric_root(A: np.ndarray) -> np.ndarray:
+    """The symmetric root of a positive semi-definite matrix."""
     values, vectors = np.linalg.eigh(A)
     return (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
 

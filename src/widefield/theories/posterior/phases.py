@@ -14,7 +14,7 @@ from widefield.activation import Activation
 from widefield.gaussian.kernels import parity_of
 from widefield.solution import Status
 from widefield.theories.posterior import saddle
-from widefield.theories.posterior.branches import COHERENT, adjacent_correlation, is_symmetric
+from widefield.theories.posterior.branches import COHERENT, adjacent_correlation, is_symmetric, symmetric_root
 from widefield.theories.posterior.nonlinear import Saddle, solve_saddle
 from widefield.theories.posterior.problem import Problem, by_state
 
@@ -107,14 +107,9 @@ def _correlated(problem: Problem, matrix: np.ndarray, rho: float) -> np.ndarray:
     """Equal-state blocks as they are, others the product of their roots times ρ^{|a−b|}."""
     blocks = by_state(problem, matrix)
     states = np.arange(problem.depth)
-    roots = np.stack([_root(blocks[a, :, a]) for a in states])
+    roots = np.stack([symmetric_root(blocks[a, :, a]) for a in states])
     lags = rho ** np.abs(states[:, None] - states)
     return np.einsum("apq,brq,ab->apbr", roots, roots, lags).reshape(matrix.shape)
-
-
-def _root(A: np.ndarray) -> np.ndarray:
-    values, vectors = np.linalg.eigh(A)
-    return (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
 
 
 def _gauge_fixed(phase: Phase) -> Phase:

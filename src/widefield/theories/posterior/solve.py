@@ -79,23 +79,19 @@ def posterior(
     Sections 2–4 of theory/posterior. Notation: :math:`\kappa` = ``temperature``, N times the variance of the labels'
     noise; :math:`\mathrm{Var}\,V = v/N^2`; :math:`K` as in `problem`.
 
-    Returns ``hidden`` <hh>, ``feature`` <φφ>, ``conjugate`` Φ̃ over (state, state_, sample, sample_), ``prediction``
+    Fields: ``hidden`` <hh>, ``feature`` <φφ>, ``conjugate`` Φ̃ over (state, state_, sample, sample_), ``prediction``
     (state, sample, output) and ``test_prediction`` at all states, supervised or not; ``free_energy`` = ``energy`` +
-    ``entropy`` per neuron, zero without labels; ``branch``, ``stability`` (smallest Hessian eigenvalue) and
-    ``alignment`` (state), the cosine of the feature kernel with the label kernel.
+    ``entropy`` per neuron, zero without labels; ``branch``, ``stability`` (smallest Hessian eigenvalue; 1 − μ for
+    nonlinear networks) and ``alignment`` (state), the cosine of the feature kernel with the label kernel.
 
     ``branch`` asks for the ``"incoherent"`` or ``"coherent"`` stationary point instead of the lowest minimum; all that
-    were found are listed in the certificate. Where W → −W is a symmetry, adjacent states correlate positively.
+    were found are in the certificate. ``method`` is for nonlinear networks: "quadrature" (up to four dimensions, depth
+    times samples), "importance" sampling or "mcmc"; ``paths`` fixes the number of draws.
 
-    Method: linear networks by several starts of a Riemannian trust region over the kernels that the random network can
-    have. Others by Anderson iteration of the saddle-point equations, with averages over one neuron's states by
-    ``method`` "quadrature" (up to four dimensions, depth times samples), "importance" sampling or "mcmc"; ``paths``
-    fixes the number of draws, which otherwise grows until ``rtol`` is met. Their ``stability`` is 1 − μ, with μ the
-    leading eigenvalue of the saddle-point map.
-    Error: the residual is that of the saddle-point equations on the returned kernels: where H is the identity, or on a
-    finer grid, or on fresh draws. ``rtol`` is 1e-10 for linear networks, 1e-7 for quadrature and 1e-2 for sampling by
-    default. Sampled fields have ``<name>_stderr``, which includes the amplification 1/(1 − μ) near a transition.
-    Limits: infinite width at fixed numbers of samples and states; corrections of order 1/N, and at a transition larger.
+    Method: see the page on the posterior. Linear networks by minimisation, others by Anderson iteration of the saddle.
+    Error: the residual is that of the saddle-point equations where H is the identity, on a finer grid, or on fresh
+    draws; ``rtol`` is 1e-10, 1e-7 and 1e-2 by default. Sampled fields have ``<name>_stderr``.
+    Limits: infinite width at fixed numbers of samples and states; corrections of order 1/N, larger at a transition.
     """
     begun = time.perf_counter()
     checks.choice("branch", branch, BRANCHES)
@@ -114,7 +110,13 @@ def posterior(
         if rtol is not None:
             options |= dict.fromkeys(("rtol", "sampling_rtol"), checks.tolerance("rtol", rtol, 1e-9))
         answer = _solve_nonlinear(network, task, problem, branch, options, progress)
-    certificate = Certificate(
+    asked = {"temperature": float(temperature), "branch": branch, "quantities": list(wanted)}
+    certificate = _certificate(answer, asked, task, left_out, seed, begun)
+    return make_solution(_named(problem, answer, wanted), certificate, network, task, throw=throw)
+
+
+def _certificate(answer: Answer, options: dict[str, Any], task: Task, left_out, seed: int, begun: float) -> Certificate:
+    return Certificate(
         theory="posterior",
         status=answer.status,
         residual=answer.residual,
@@ -123,16 +125,18 @@ def posterior(
         steps=answer.steps,
         seed=seed if answer.feature_stderr is not None else None,
         wall_time=time.perf_counter() - begun,
-        options={"temperature": float(temperature), "branch": branch, "quantities": list(wanted)},
+        options=options,
         notes=(*task.notes, *answer.notes),
         left_out=left_out,
         diagnostics=answer.diagnostics,
     )
+
+
+def _named(problem: core.Problem, answer: Answer, wanted: tuple[str, ...]) -> dict[str, tuple[tuple[str, ...], Any]]:
+    """The wanted fields, each with its standard error where it has one."""
     fields = _fields(problem, answer)
     named = {name: (DIMS[name], fields[name]) for name in wanted}
-    for name in set(wanted) & {key.removesuffix("_stderr") for key in fields if key.endswith("_stderr")}:
-        named[f"{name}_stderr"] = (DIMS[name], fields[f"{name}_stderr"])
-    return make_solution(named, certificate, network, task, throw=throw)
+    return named | {f"{n}_stderr": (DIMS[n], fields[f"{n}_stderr"]) for n in wanted if f"{n}_stderr" in fields}
 
 
 def _plan(network: Network, task: Task, quantities: Iterable[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -23,7 +23,8 @@ from widefield.task import Task
 from widefield.theories.posterior import branches, problem
 from widefield.theories.posterior.follow import ALONG, branches_of, landau, linear_branches
 
-N_FACTORS = 33
+N_FACTORS = 33  # between the smallest and the largest factor that are searched
+BRANCHES = ["incoherent", "coherent"]
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,13 @@ def transition(
         facts, notes = _find(followed, advance)
         fields, factors = _curve(followed, facts, points)
         advance(1)
+    tolerance = rtol or (1e-10 if network.activation.name == "linear" else 1e-7)
+    reached = float(facts["critical"].gradient) if "critical" in facts else 0.0
     certificate = Certificate(
         theory="transition",
-        status=Status.success,
-        residual=_worst(facts),
-        tolerance=rtol or (1e-10 if network.activation.name == "linear" else 1e-7),
-        error=_worst(facts),
+        status=Status.success if reached <= tolerance else Status.not_converged,
+        residual=reached,
+        tolerance=tolerance,
         wall_time=time.perf_counter() - begun,
         options={"temperature": float(temperature), "along": along, "points": points},
         notes=(*task.notes, *notes),
@@ -113,9 +115,6 @@ def transition(
     curve = make_solution(fields, certificate, network, task, coords={"factor": factors, "branch": BRANCHES})
     names = ("instability", "equal_free_energy", "spinodal", "order", "exponent", "prefactor")
     return Transition(along, **{name: facts.get(name) for name in names}, curve=curve)
-
-
-BRANCHES = ["incoherent", "coherent"]
 
 
 def _find(followed: Any, advance: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -211,10 +210,6 @@ def _back(followed: Any, factors: np.ndarray, incoherent: list[Any]) -> list[Any
         last = None if ended or other is None else followed.coherent(factor, last or other)
         found.append(last)
     return found
-
-
-def _worst(facts: dict[str, Any]) -> float:
-    return float(facts["critical"].gradient) if "critical" in facts else 0.0
 
 
 @x64
