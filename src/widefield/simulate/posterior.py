@@ -82,19 +82,17 @@ def posterior(
     ``"prior"``, or a Solution or array with a ``hidden`` kernel: chains then start at networks with that kernel.
     Error: standard errors over chains, split :math:`\hat R` and effective sample sizes stand in the certificate; above
     :math:`\hat R = 1.05` the status is ``not_converged``. ``"sgld"`` has a bias of order ``rate`` besides.
-    Limits: chains mix within a phase. Near a transition, or where two phases coexist, compare chains from the prior
-    with chains started from the other phase. Small ``temperature`` is stiff.
+    Limits: chains mix within a phase; near a transition compare starts in both. Small ``temperature`` is stiff.
     """
     began = time.perf_counter()
     task_labels = _check(network, task, width, replicates, seed, progress)
     kappa = checks.nonnegative("temperature", temperature, positive=True)
-    checks.choice("sampler", sampler, SAMPLERS)
     run = _Run(
         net=network,
         law=_law(network, task, kappa, width, task_labels),
         form=_form(network, task, width),
         kernel=kernel_of(start, network, task.n_samples, width),
-        sampler=sampler,
+        sampler=checks.choice("sampler", sampler, SAMPLERS),
         steps=checks.integer("steps", steps, 2),
         warmup=checks.integer("warmup", warmup, 0),
         replicates=replicates,
@@ -103,7 +101,6 @@ def posterior(
         updates=None if updates is None else checks.integer("updates", updates, 1),
         precondition=_flag("precondition", precondition),
     )
-    _check_langevin_options(run)
     return _sample(run, task, quantities, progress, throw, began)
 
 
@@ -114,6 +111,7 @@ def _form(network: Network, task: Task, width: int) -> Form:
 
 def _sample(run: "_Run", task: Task, quantities, progress: bool | None, throw: bool, began: float) -> Solution:
     """Run the chains and average over them."""
+    _check_langevin_options(run)
     layout, replicates = _layout(run, task), run.replicates
     sizes = {name: 8 * replicates * int(np.prod(shape, dtype=int)) for name, (_, shape) in layout.items()}
     wanted, left_out = boundary.choose_quantities(quantities, sizes)
