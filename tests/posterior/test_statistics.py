@@ -36,8 +36,8 @@ def question(make, activation, name):
     if name == "endpoint":
         net = make(3, activation, weight_variance=2.0)
         return net, wf.Task(np.ones((1, 1)), np.full(1, 8.0)), 0.5
-    truth = wf.tasks.rotation(3, 4, 4, angle=0.9, seed=1)
-    return make(4, activation), wf.Task(truth.x, truth.y[:, [0, 1, 3]], supervised=(0, 1, 3)), 0.2
+    truth, seen = wf.tasks.rotation(3, 4, 6, angle=0.9, seed=1), [0, 1, 3, 5]
+    return make(6, activation), wf.Task(truth.x, truth.y[:, seen], supervised=seen), 0.2
 
 
 def agreement(make, activation, name, field="feature"):
