@@ -74,7 +74,8 @@ class Certificate:
         object.__setattr__(self, "diagnostics", plain(self.diagnostics))
 
     def __str__(self) -> str:
-        advice = "" if self.status is Status.success and self.residual is None else f" ({self.status.value})"
+        judged = self.residual is not None and self.tolerance is not None
+        advice = "" if self.status is Status.success and not judged else f" ({self.status.value})"
         lines = [f"{self.theory}: {self.status.name}{advice}"]
         measured = [("residual", self.residual), ("tolerance", self.tolerance), ("error estimate", self.error)]
         shown = ", ".join(f"{name} {value:.1e}" for name, value in measured if value is not None)

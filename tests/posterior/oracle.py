@@ -82,3 +82,56 @@ def coherent_stretch(strength, kappa):
 def instability(T, kappa=0.0):
     s = (T - 2) / (T - 3)
     return (s - 1) * (s ** (T - 1) + kappa) ** 2 / s ** (T - 1)
+
+
+def quartic_sign(kappa, amplitude="1e-4", digits=50):
+    """(F(a) − F(0))/a⁴ at the instability of T = 5 with H12 = a held and all else relaxed, in high precision.
+
+    Zero at the tricritical temperature. Newton's method with differences, unit variances and unit input.
+    """
+    import mpmath as mp
+
+    with mp.workdps(digits):
+        kappa, s = mp.mpf(kappa), mp.mpf(3) / 2
+        strength = (s - 1) * (s**4 + kappa) ** 2 / s**4
+        free = [(0, 0), (1, 1), (2, 2), (3, 3), (1, 2), (2, 3), (0, 2), (1, 3), (0, 3)]
+
+        def F(x, a):
+            H = mp.zeros(4)
+            for (i, j), value in zip([(0, 1), *free], [a, *x], strict=True):
+                H[i, j] = H[j, i] = value
+            K = mp.eye(4)
+            K[1:4, 1:4] = H[0:3, 0:3]
+            label = strength / (H[3, 3] + kappa)
+            inverse = K**-1
+            trace = sum(H[i, j] * inverse[j, i] for i in range(4) for j in range(4))
+            return (label + trace - mp.log(mp.det(H)) + mp.log(mp.det(K))) / 2
+
+        def relaxed(a):
+            mode = [a / s ** mp.mpf("1.5") * (i + 1) * s ** (i + mp.mpf("1.5")) for i in range(3)]
+            x = [s, s**2, s**3, s**4, mode[1], mode[2], mp.mpf(0), mp.mpf(0), mp.mpf(0)]
+            h, n = mp.mpf(10) ** (-digits // 5), len(x)
+
+            def at(*shifts):
+                y = list(x)
+                for i, sign in shifts:
+                    y[i] += sign * h
+                return F(y, a)
+
+            for _ in range(8):
+                middle = at()
+                up, down = [at((i, 1)) for i in range(n)], [at((i, -1)) for i in range(n)]
+                gradient = mp.matrix([(u - d) / (2 * h) for u, d in zip(up, down, strict=True)])
+                hessian = mp.zeros(n)
+                for i in range(n):
+                    hessian[i, i] = (up[i] + down[i] - 2 * middle) / h**2
+                    for j in range(i):
+                        both = at((i, 1), (j, 1)) + at((i, -1), (j, -1))
+                        hessian[i, j] = (both - up[i] - down[i] - up[j] - down[j] + 2 * middle) / (2 * h**2)
+                        hessian[j, i] = hessian[i, j]
+                step = mp.lu_solve(hessian, -gradient)
+                x = [value + step[i] for i, value in enumerate(x)]
+            return F(x, a)
+
+        a = mp.mpf(amplitude)
+        return float((relaxed(a) - relaxed(mp.mpf(0))) / a**4)
