@@ -1,5 +1,6 @@
 """The question: what is refused, with which words, and what is kept of what is accepted."""
 
+import json
 from dataclasses import FrozenInstanceError, replace
 
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import widefield as wf
+from widefield.solution import _network_dict, _network_from
 
 X = np.arange(12.0).reshape(4, 3) / 10
 Y = np.ones(4)
@@ -138,6 +140,36 @@ def test_unequal_widths_need_untied_weights_and_biases():
     assert wf.DNN(2, widths=(1.0, 2.0)).sizes(10) == (10, 20)
     assert wf.RNN(2, widths=(2.0, 2.0)).sizes(10) == (20, 20)
     refused("width`", "integer of at least 1", wf.DNN(2).sizes, 0)
+
+
+@many
+@given(branch=st.one_of(negative, not_numbers, st.sampled_from([0.0, None, "one", True, [1.0]])))
+def test_a_branch_is_a_positive_number(branch):
+    refused("branch`", "positive", wf.ResNet, 3, branch=branch)
+
+
+def test_residual_networks_have_untied_weights_of_equal_widths():
+    refused("weights`", "untied", wf.ResNet, 3, weights="tied")
+    refused("widths`", "equal", wf.ResNet, 2, widths=(1.0, 2.0))
+    net = wf.ResNet(3, branch=np.float32(0.5), widths=(2.0, 2.0, 2.0))
+    assert (net.kind, net.branch, net.activation.name, net.weights) == ("ResNet", 0.5, "linear", "untied")
+    assert type(net.branch) is float and net.sizes(10) == (20, 20, 20)
+    assert wf.ResNet(3).branch == 1.0 and wf.DNN(3).branch is wf.RNN(3).branch is None
+    assert wf.ResNet(3) != wf.DNN(3, "linear") and wf.ResNet(3) == replace(wf.DNN(3, "linear"), branch=1)
+    assert "ResNet: 3 hidden states" in str(net) and "branch     0.5" in str(net) and "branch" not in str(wf.DNN(3))
+
+
+def test_residual_networks_are_refused_by_the_name_of_the_theory():
+    refused("network`", "in prior: it covers DNN and RNN, got a ResNet", wf.ResNet(3).refuse_branch, "prior")
+    wf.DNN(3).refuse_branch("prior")
+
+
+def test_files_keep_the_branch_and_old_ones_have_none():
+    for net in (wf.ResNet(2, "tanh", 0.25, bias_variance=0.1), wf.DNN(2)):
+        fields = _network_dict(net)
+        assert _network_from(json.loads(json.dumps(fields))) == net
+    del fields["branch"]
+    assert _network_from(fields) == wf.DNN(2)
 
 
 def test_defaults():

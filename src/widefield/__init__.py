@@ -6,7 +6,7 @@ from widefield import simulate, tasks
 from widefield.activation import Activation
 from widefield.compare import compare
 from widefield.measures import alignment, cka, mmd2, relative_error, zscore
-from widefield.network import DNN, RNN, Network
+from widefield.network import DNN, RNN, Network, ResNet
 from widefield.solution import Certificate, Solution, SolveError, Status, load
 from widefield.task import Task
 from widefield.theories.finite_width import couplings, finite_width, neuron_average, neuron_covariance
@@ -21,6 +21,7 @@ from widefield.theories.posterior import (
     tricritical,
 )  # fmt: skip
 from widefield.theories.prior import depth_limit, prior
+from widefield.theories.proportional import loss_exponent, optimal_rate, proportional, rate_sweep, transfer
 
 __version__ = _version("widefield")
 
@@ -30,6 +31,7 @@ __all__ = [
     "Activation",
     "Certificate",
     "Network",
+    "ResNet",
     "Solution",
     "SolveError",
     "Status",
@@ -44,16 +46,21 @@ __all__ = [
     "finite_width",
     "landscape",
     "load",
+    "loss_exponent",
     "mmd2",
     "neuron_average",
     "neuron_covariance",
+    "optimal_rate",
     "perturbation",
     "posterior",
     "prior",
+    "proportional",
+    "rate_sweep",
     "relative_error",
     "simulate",
     "spectrum",
     "tasks",
+    "transfer",
     "transition",
     "tricritical",
     "zscore",

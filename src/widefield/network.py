@@ -23,7 +23,8 @@ class Network:
     :math:`u` = ``input_variance``, :math:`\mathrm{Var}\,\xi = b` = ``bias_variance``; each theory states how :math:`V`
     scales with the width. ``weights``, ``biases`` and ``inputs`` say whether that parameter is one for all states
     (``"tied"``) or drawn anew at each (``"untied"``). ``readout_variance=None`` means that there is no readout layer:
-    the outputs are the pre-activations of single neurons of each state.
+    the outputs are the pre-activations of single neurons of each state. ``branch`` :math:`= \beta` makes the network
+    residual, :math:`h^a = h^{a-1} + \beta W^a \varphi(h^{a-1}) + \dots`; None means no skip connections.
     """
 
     depth: int
@@ -37,6 +38,7 @@ class Network:
     biases: str = "untied"
     inputs: str = "tied"
     widths: Variance = 1.0
+    branch: float | None = None
 
     def __post_init__(self) -> None:
         depth = checks.integer("depth", self.depth, 1)
@@ -58,6 +60,24 @@ class Network:
         put("widths", checks.per_state("widths", self.widths, depth, tied=False, positive=True))
         if isinstance(self.widths, tuple) and len(set(self.widths)) > 1 and "tied" in (self.weights, self.biases):
             raise ValueError("`widths` must all be equal when weights or biases are tied across states.")
+        if self.branch is not None:
+            put("branch", checks.nonnegative("branch", self.branch, positive=True))
+            self._check_residual()
+
+    def _check_residual(self) -> None:
+        """Skip connections join states of one width, each with weights of its own."""
+        if self.weights == "tied":
+            raise ValueError("`weights` must be 'untied' in a ResNet (a network with `branch`), got 'tied'.")
+        if len(set(self.relative_widths)) > 1:
+            raise ValueError(f"`widths` must all be equal in a ResNet (a network with `branch`), got {self.widths}.")
+
+    def refuse_branch(self, theory: str) -> None:
+        """Raise where this is a ResNet, which ``theory`` does not cover."""
+        if self.branch is not None:
+            raise ValueError(
+                f"`network` must be without skip connections in {theory}: it covers DNN and RNN, got a ResNet with "
+                f"branch {self.branch:g}."
+            )
 
     @property
     def weight_variances(self) -> np.ndarray:
@@ -86,7 +106,9 @@ class Network:
 
     @property
     def kind(self) -> str:
-        """``"RNN"`` with tied weights, ``"DNN"`` with untied ones."""
+        """``"RNN"`` with tied weights, ``"DNN"`` with untied ones, ``"ResNet"`` with skip connections."""
+        if self.branch is not None:
+            return "ResNet"
         return "RNN" if self.weights == "tied" else "DNN"
 
     def __str__(self) -> str:
@@ -100,6 +122,8 @@ class Network:
             f"({self.inputs}), biases {show(self.bias_variance)} ({self.biases})",
             f"  output     {readout}",
         ]
+        if self.branch is not None:
+            lines.append(f"  branch     {show(self.branch)} on top of skip connections")
         if isinstance(self.widths, tuple):
             lines.append(f"  widths     {show(self.widths)} relative")
         return "\n".join(lines)
@@ -147,4 +171,25 @@ def RNN(
 ) -> Network:
     """A recurrent network: one weight matrix for all of ``depth`` time steps. See `Network` for the keywords."""
     options = dict(locals())
+    return _network(options.pop("depth"), options.pop("activation"), options)
+
+
+def ResNet(
+    depth: int,
+    activation: str | Activation = "linear",
+    branch: float = 1.0,
+    *,
+    weight_variance: Variance = 1.0,
+    input_variance: Variance = 1.0,
+    readout_variance: float | None = 1.0,
+    bias_variance: Variance = 0.0,
+    readout_bias_variance: float | None = None,
+    weights: str = "untied",
+    biases: str = "untied",
+    inputs: str = "tied",
+    widths: Variance = 1.0,
+) -> Network:
+    """A deep network with skip connections: each layer adds ``branch`` times its own. See `Network` for the keywords."""
+    options = dict(locals())
+    options["branch"] = checks.nonnegative("branch", branch, positive=True)
     return _network(options.pop("depth"), options.pop("activation"), options)

@@ -4,5 +4,6 @@ from widefield.simulate.extrapolate import extrapolate
 from widefield.simulate.finite_width import finite_width
 from widefield.simulate.posterior import posterior
 from widefield.simulate.prior import prior
+from widefield.simulate.proportional import proportional
 
-__all__ = ["extrapolate", "finite_width", "posterior", "prior"]
+__all__ = ["extrapolate", "finite_width", "posterior", "prior", "proportional"]

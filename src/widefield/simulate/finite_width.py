@@ -86,6 +86,7 @@ def finite_width(
 def _check(network: Any, task: Any, width, replicates, seed, batches) -> tuple[tuple[int, ...], int]:
     if not isinstance(network, Network):
         raise ValueError(f"`network` must be a widefield.Network (DNN or RNN), got {type(network).__name__}.")
+    network.refuse_branch("simulate.finite_width")
     if not isinstance(task, Task):
         raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
     checks.integer("seed", seed, 0)

@@ -181,6 +181,7 @@ def _check(net: Network, task: Task, width: int, replicates: int, seed: int, pro
     """Labels as (sample, supervised state, output), once the arguments are known to make sense."""
     if not isinstance(net, Network):
         raise ValueError(f"`network` must be a widefield.Network (DNN or RNN), got {type(net).__name__}.")
+    net.refuse_branch("simulate.posterior")
     if not isinstance(task, Task):
         raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
     checks.integer("width", width, 1)

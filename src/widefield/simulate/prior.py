@@ -129,6 +129,7 @@ def _check(
     """Layer sizes, once the arguments are known to make sense."""
     if not isinstance(net, Network):
         raise ValueError(f"`network` must be a widefield.Network (DNN or RNN), got {type(net).__name__}.")
+    net.refuse_branch("simulate.prior")
     if not isinstance(task, Task):
         raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
     checks.integer("replicates", replicates, 1)

@@ -38,6 +38,7 @@ def depth_limit(network: Network, *, throw: bool = True) -> Solution:
     start = time.perf_counter()
     if not isinstance(network, Network):
         raise ValueError(f"`network` must be a widefield Network, got {type(network).__name__}.")
+    network.refuse_branch("depth_limit")
     if np.size(network.weight_variance) == 0:
         raise ValueError("`weight_variance` must be a number for a depth limit, got none.")
     for name in ("weight_variance", "bias_variance"):

@@ -89,6 +89,7 @@ def _check(network: Any, task: Any) -> None:
         raise ValueError(
             f"`network` must be a widefield Network such as widefield.RNN(...), got {type(network).__name__}."
         )
+    network.refuse_branch("prior")
     if not isinstance(task, Task):
         raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
 

@@ -1,0 +1,134 @@
+r"""The equations of the input layer: the error :math:`v`, the residuals :math:`\Delta` and the field :math:`h^0`.
+
+.. math::
+    v = w_* 1 - r - K h^0, \qquad h^0 = R_\Delta v + u, \qquad R_\Delta = 1 + \tfrac1\alpha R_{vu}R_\Delta,
+
+:math:`\mathrm{cov}\,u = C_\Delta/\alpha` with data that are used again and a fresh :math:`(C_v + \sigma^2)/\alpha_B` at
+every step without (then :math:`R_\Delta = 1`). Layer 0 of the theory page; Eqs. 13, 15, 65, 87 of Bordelon & Pehlevan
+(2025) with their errata. :math:`r` is the part of the network's function that its initial weights make,
+:math:`K` the memory kernel.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from widefield.theories.proportional.layers import apply, correlate
+from widefield.theories.proportional.rows import Clock, own, put, put_symmetric
+
+TEST, TRAIN, BIAS, WIDTH, DATA = range(5)
+
+
+class Source(NamedTuple):
+    """What drives the input layer: label noise, target overlap, 1/α, 1/α_B."""
+
+    label_noise: Array
+    overlap: Array
+    data: Array
+    batch: Array
+
+
+class Inputs(NamedTuple):
+    """State of the input layer. ``error``, ``field``: (n, 2, n) in the sources r, u; the means along the targets apart."""
+
+    error: Array
+    field: Array
+    mean_error: Array
+    mean_field: Array
+    memory: Array  # K
+    propagator: Array  # R_Δ
+    initial: Array  # covariance of r
+    test: Array  # C_v + σ²
+    train: Array  # C_Δ
+    feature: Array  # C_h⁰
+    losses: Array  # (n, 5)
+
+
+def empty_inputs(n: int, n_channels: int, reused: bool, dtype) -> Inputs:
+    """The input layer before the first step; without reused data some matrices are not needed and stay empty."""
+    square = lambda keep=True: jnp.zeros((n, n) if keep else (0, 0), dtype)  # noqa: E731
+    pair = lambda keep=True: jnp.zeros((n, 2, n) if keep else (0, 2, 0), dtype)  # noqa: E731
+    mean = jnp.zeros((n, n_channels), dtype)
+    train = square() if reused else jnp.zeros((n, n_channels), dtype)
+    return Inputs(
+        pair(), pair(reused), mean, mean, square(), square(reused), square(), square(), train, square(),
+        jnp.zeros((n, 5), dtype),
+    )  # fmt: skip
+
+
+def advance_reused(state: Inputs, K: Array, source: Source, now: Clock) -> tuple[Inputs, Array, Array]:
+    """One step of full-batch descent; returns the state, the response of h⁰ to r and the row of C_h⁰."""
+    v = (-apply(K, state.field)).at[:, 0].add(-now.unit)
+    mean_v = jnp.eye(now.n_channels, dtype=K.dtype) - K @ state.mean_field
+    state = state._replace(
+        error=put(state.error, now, v), mean_error=put(state.mean_error, now, mean_v), memory=put(state.memory, now, K)
+    )
+    shares = (1.0, source.data)
+    C_v = correlate(v, state.error, state.initial, state.train, shares)
+    C_v = C_v + mean_v @ source.overlap @ state.mean_error.T
+    R = now.unit + source.data * (v[:, 1] @ state.propagator)
+    state = state._replace(
+        test=put_symmetric(state.test, now, C_v + _noise(source, now)), propagator=put(state.propagator, now, R)
+    )
+    C_D = (R @ state.test) @ state.propagator.T
+    state = state._replace(train=put_symmetric(state.train, now, C_D))
+    h = apply(R, state.error).at[:, 1].add(now.unit)
+    mean_h = R @ state.mean_error
+    state = state._replace(field=put(state.field, now, h), mean_field=put(state.mean_field, now, mean_h))
+    C_h = correlate(h, state.field, state.initial, state.train, shares)
+    C_h = C_h + mean_h @ source.overlap @ state.mean_field.T
+    width, data = ((v[:, i] @ C) * v[:, i] for i, C in enumerate((state.initial, state.train)))
+    losses = _losses(state, C_v, C_D, mean_v, width, source.data * data, source, now)
+    return _finish(state, C_h, losses, now), h[:, 0], C_h
+
+
+def advance_fresh(state: Inputs, K: Array, source: Source, now: Clock) -> tuple[Inputs, Array, Array]:
+    """One step of online descent on fresh batches, or on the population (1/α_B = 0)."""
+    v = (-apply(K, state.error)).at[:, 0].add(-now.unit).at[:, 1].add(-K)
+    mean_v = jnp.eye(now.n_channels, dtype=K.dtype) - K @ state.mean_error
+    state = state._replace(
+        error=put(state.error, now, v), mean_error=put(state.mean_error, now, mean_v), memory=put(state.memory, now, K)
+    )
+    bias = mean_v @ source.overlap @ state.mean_error.T
+    from_width, noise = v[:, 0] @ state.initial, blocks(v[:, 1], state.train)
+    initial = from_width @ state.error[:, 0].T
+    C_v = bias + initial + noise @ state.error[:, 1].T
+    C_E = own(C_v, now) + source.label_noise * jnp.eye(now.n_channels, dtype=K.dtype)
+    state = state._replace(
+        test=put_symmetric(state.test, now, C_v + _noise(source, now)),
+        train=put(state.train, now, source.batch * 0.5 * (C_E + C_E.T)),
+    )
+    noise_h = blocks(v[:, 1] + now.unit, state.train)
+    C_h = (bias + initial + noise_h @ state.error[:, 1].T + noise_h) * (now.before + now.unit.sum(axis=0))
+    losses = _losses(state, C_v, C_v + _noise(source, now), mean_v, from_width * v[:, 0], noise * v[:, 1], source, now)
+    return _finish(state, C_h, losses, now), v[:, 0], C_h
+
+
+def blocks(row: Array, diagonal: Array) -> Array:
+    """A row times the matrix whose (channel, channel) blocks on the diagonal of time are stacked in ``diagonal``."""
+    c = len(row)
+    steps = diagonal.reshape(-1, c, c)
+    return jnp.einsum("ctd,tde->cte", row.reshape(c, -1, c), steps).reshape(row.shape)
+
+
+def _noise(source: Source, now: Clock) -> Array:
+    """The row of σ² 1 1ᵀ, equal channels only, up to now."""
+    c, n = now.unit.shape
+    tiled = jnp.tile(jnp.eye(c, dtype=now.unit.dtype), (1, n // c))
+    return source.label_noise * tiled * (now.before + now.unit.sum(axis=0))
+
+
+def _losses(state: Inputs, C_v, C_D, mean_v, width, data, source: Source, now: Clock) -> Array:
+    columns = (
+        jnp.diagonal(own(C_v, now)) + source.label_noise,
+        jnp.diagonal(own(C_D, now)),
+        jnp.diagonal(mean_v @ source.overlap @ mean_v.T),
+        width.sum(axis=1),
+        data.sum(axis=1),
+    )
+    return put(state.losses, now, jnp.stack(columns, axis=1))
+
+
+def _finish(state: Inputs, C_h: Array, losses: Array, now: Clock) -> Inputs:
+    return state._replace(feature=put_symmetric(state.feature, now, C_h), losses=losses)

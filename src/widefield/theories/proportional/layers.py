@@ -1,0 +1,72 @@
+r"""The equations of the hidden layers, one row of training time after the other (Sec. 1 of the theory page).
+
+Every layer is one linear system of two variables, driven by two independent Gaussian processes,
+
+.. math::  h = u + A\,g, \qquad g = r + B\,h,
+
+with :math:`A` lower triangular and :math:`B` strictly so. `Pair` holds its solution :math:`h = P\,(u, r)`,
+:math:`g = Q\,(u, r)`: the responses :math:`R_{hr}`, :math:`R_{gu}` are blocks of it, and correlations are
+:math:`P\,\mathrm{diag}(C_u, C_r)P^T` (Eqs. 11–12, 65 of Bordelon & Pehlevan (2025)). Backward variables are the scaled
+ones of `rows`.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from widefield.theories.proportional.rows import Clock, put
+
+
+class Pair(NamedTuple):
+    """:math:`P` and :math:`Q` as (n, 2, n): the row, the source :math:`u` or :math:`r`, its step."""
+
+    forward: Array
+    backward: Array
+
+
+def empty_pair(n: int, dtype) -> Pair:
+    """A pair before the first step."""
+    return Pair(jnp.zeros((n, 2, n), dtype), jnp.zeros((n, 2, n), dtype))
+
+
+def respond_backward(pair: Pair, B: Array, now: Clock) -> tuple[Pair, Array]:
+    """The row :math:`Q_t = (0, e_t) + B_t P`."""
+    row = apply(B, pair.forward).at[:, 1].add(now.unit)
+    return pair._replace(backward=put(pair.backward, now, row)), row
+
+
+def respond_forward(pair: Pair, A: Array, now: Clock) -> tuple[Pair, Array]:
+    """The row :math:`P_t = (e_t, 0) + A_t Q`."""
+    row = apply(A, pair.backward).at[:, 0].add(now.unit)
+    return pair._replace(forward=put(pair.forward, now, row)), row
+
+
+def apply(row: Array, solution: Array) -> Array:
+    """A row times a matrix (n, 2, n)."""
+    n = len(solution)
+    return (row @ solution.reshape(n, 2 * n)).reshape(len(row), 2, n)
+
+
+def correlate(row: Array, solution: Array, C_u: Array, C_r: Array | None, scales=(1.0, 1.0)) -> Array:
+    r"""The row of :math:`P\,\mathrm{diag}(s_uC_u, s_rC_r)P^T` with ``scales`` :math:`s_u, s_r`.
+
+    Without ``C_r`` that source is the readout's: unit variance at step 0, none later.
+    """
+    n = len(solution)
+    readout = jnp.where(jnp.arange(n) < len(row), row[:, 1], 0.0)
+    sources = scales[0] * (row[:, 0] @ C_u), scales[1] * (readout if C_r is None else row[:, 1] @ C_r)
+    return jnp.concatenate(sources, axis=1) @ solution.reshape(n, 2 * n).T
+
+
+class Hidden(NamedTuple):
+    """One layer: its responses and the correlations :math:`C_h`, :math:`C_d`."""
+
+    pair: Pair
+    feature: Array
+    gradient: Array
+
+
+def empty_hidden(n: int, dtype) -> Hidden:
+    """A layer before the first step."""
+    return Hidden(empty_pair(n, dtype), jnp.zeros((n, n), dtype), jnp.zeros((n, n), dtype))

@@ -1,0 +1,184 @@
+r"""The causal march: row :math:`t` of every correlation and response from the rows before it, once, without iteration.
+
+Order inside one step: :math:`g^L \dots g^1`, then :math:`v, \Delta, h^0`, then :math:`h^1 \dots h^L` (Sec. 1 of the theory
+page). Matrices live in buffers of static size that grow in segments, so that early steps do not pay for late ones.
+
+Cost: a row of each matrix times a matrix, about 12 n² numbers read per layer and step (28 n² in residual networks).
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from widefield.theories.proportional import residual
+from widefield.theories.proportional.inputs import Inputs, Source, advance_fresh, advance_reused, empty_inputs
+from widefield.theories.proportional.layers import (
+    Hidden,
+    correlate,
+    empty_hidden,
+    respond_backward,
+    respond_forward,
+)  # fmt: skip
+from widefield.theories.proportional.rows import (
+    Clock,
+    clock,
+    gradient_row,
+    input_row,
+    put_symmetric,
+    times_gradient,
+    times_input,
+)  # fmt: skip
+from widefield.theories.proportional.structured import Modes, Structured, advance_structured, empty_structured
+
+SMALLEST = 128  # rows of the first buffer; the next ones double (compilations count) …
+LARGE = 512
+GROWTH = 1.4  # … and beyond LARGE grow by this (arithmetic counts)
+
+
+class Shape(NamedTuple):
+    """What a compilation depends on."""
+
+    n_steps: int  # rows, updates + 1
+    depth: int
+    n_channels: int = 1
+    reused: bool = True
+    residual: bool = False
+    noisy: bool = True  # structured data: finite width or batch
+
+
+class Parameters(NamedTuple):
+    """Physical parameters, all differentiable. ``offset``: 0 for a centred network, 1/richness otherwise.
+
+    ``rate`` has one value per step; ``inverse_width`` is 1/ν (or 1/N with structured data), ``widths`` the relative widths.
+    """
+
+    rate: Array
+    richness: Array
+    offset: Array
+    inverse_width: Array
+    widths: Array
+    source: Source
+    branch: Array
+    modes: Modes | None = None
+
+
+class State(NamedTuple):
+    """All matrices of a march."""
+
+    inputs: Inputs | Structured
+    layers: Any  # a tuple of Hidden, or residual.Stack
+
+
+def march(parameters: Parameters, shape: Shape) -> State:
+    """All rows. Pure JAX: it can be compiled, mapped over parameters and differentiated."""
+    *_, (_, state) = segments(parameters, shape)
+    return state
+
+
+def segments(parameters: Parameters, shape: Shape) -> Iterator[tuple[int, State]]:
+    """The march in parts: the number of rows so far, and the matrices in buffers of just that many rows."""
+    state, start = None, 0
+    for size in buffer_sizes(shape.n_steps):
+        larger = empty(parameters, shape, size)
+        state = larger if state is None else jax.tree.map(_pad, larger, state)
+        state = _segment(parameters, state, shape._replace(n_steps=0), start, size)
+        start = size
+        yield size, state
+
+
+def buffer_sizes(n_steps: int) -> tuple[int, ...]:
+    """Steps after which a larger buffer takes over; the last one holds all."""
+    sizes = []
+    size = SMALLEST
+    while size < n_steps / 1.1:
+        sizes.append(size)
+        size = 2 * size if size < LARGE else 8 * round(GROWTH * size / 8)
+    return (*sizes, n_steps)
+
+
+def empty(parameters: Parameters, shape: Shape, n_steps: int) -> State:
+    """Buffers for ``n_steps`` rows."""
+    n, dtype = n_steps * shape.n_channels, jnp.result_type(parameters.richness)
+    inputs: Inputs | Structured
+    if parameters.modes is not None:
+        inputs = empty_structured(n, parameters.modes, shape.noisy, dtype)
+    else:
+        inputs = empty_inputs(n, shape.n_channels, shape.reused, dtype)
+    if shape.residual:
+        return State(inputs, residual.empty_stack(shape.depth, n, dtype))
+    return State(inputs, tuple(empty_hidden(n, dtype) for _ in range(shape.depth)))
+
+
+def _pad(larger: Array, filled: Array) -> Array:
+    return larger.at[tuple(map(slice, filled.shape))].set(filled)
+
+
+@partial(jax.jit, static_argnames=("shape", "start", "stop"))
+def _segment(parameters: Parameters, state: State, shape: Shape, start: int, stop: int) -> State:
+    return lax.fori_loop(start, stop, lambda t, state: _step(parameters, shape, state, t), state)
+
+
+def _step(parameters: Parameters, shape: Shape, state: State, step: Array) -> State:
+    """One row of every matrix."""
+    inputs = state.inputs
+    now = clock(step, len(inputs.memory), shape.n_channels, inputs.memory.dtype)
+    n_steps = len(inputs.memory) // shape.n_channels
+    weights = now.before * jnp.repeat(parameters.rate[:n_steps], shape.n_channels)
+    layers, K, row = _backward(parameters, state, weights, now)
+    inputs, response, C_h = _inputs(parameters, inputs, layers, K, row, now)
+    A = parameters.inverse_width / parameters.widths[-1] * times_input(response, parameters.offset, now)
+    A = A + parameters.richness * times_gradient(weights * C_h, parameters.richness, now)
+    return State(inputs, _forward(parameters, inputs, layers, A, C_h, weights, now))
+
+
+def _inputs(parameters: Parameters, inputs, layers, K: Array, row: Array, now: Clock):
+    """The input layer driven by the first hidden one, whose row of C_d is ``row``."""
+    a = parameters.widths
+    gradient = layers.gradient[0] if isinstance(layers, residual.Stack) else layers[0].gradient
+    initial = parameters.inverse_width * a[0] / a[-1] ** 2 * input_row(gradient, row, parameters.offset, now)
+    inputs = inputs._replace(initial=put_symmetric(inputs.initial, now, initial))
+    if isinstance(inputs, Structured):
+        assert parameters.modes is not None
+        return advance_structured(inputs, K, parameters.modes, parameters.source, now)
+    advance = advance_reused if inputs.propagator.size else advance_fresh
+    return advance(inputs, K, parameters.source, now)
+
+
+def _backward(parameters: Parameters, state: State, weights: Array, now: Clock):
+    """Rows of the backward variables; returns the layers, the row of K and the first layer's row of C_d."""
+    layers, gamma, a = state.layers, parameters.richness, parameters.widths
+    c, n = now.unit.shape
+    B = jnp.tile(jnp.eye(c, dtype=weights.dtype), (1, n // c)) * weights
+    if isinstance(layers, residual.Stack):
+        return residual.backward(layers, B, weights, gamma, parameters.branch, now)
+    done: list[Hidden] = []
+    row = B
+    for l in reversed(range(len(layers))):
+        ratio = a[l + 1] / a[l] if done else 1.0
+        pair, q = respond_backward(layers[l].pair, ratio * B, now)
+        C_u = layers[l - 1].feature if l else state.inputs.feature
+        row = correlate(q, pair.backward, C_u, done[0].gradient if done else None, (1.0, ratio))
+        done.insert(0, Hidden(pair, layers[l].feature, put_symmetric(layers[l].gradient, now, row)))
+        B = q[:, 0] + weights * gradient_row(done[0].gradient, row, gamma, now)
+    return tuple(done), a[0] / a[-1] * B, row
+
+
+def _forward(parameters: Parameters, inputs, layers, A: Array, C_h: Array, weights: Array, now: Clock):
+    """Rows of the forward variables."""
+    gamma, a = parameters.richness, parameters.widths
+    if isinstance(layers, residual.Stack):
+        return residual.forward(layers, A, C_h, weights, gamma, parameters.branch, now)
+    done: list[Hidden] = []
+    for l, layer in enumerate(layers):
+        last = l == len(layers) - 1
+        pair, p = respond_forward(layer.pair, A, now)
+        C_u = done[-1].feature if done else inputs.feature
+        C_r, ratio = (None, 1.0) if last else (layers[l + 1].gradient, a[l + 1] / a[l])
+        row = correlate(p, pair.forward, C_u, C_r, (1.0, ratio))
+        done.append(Hidden(pair, put_symmetric(layer.feature, now, row), layer.gradient))
+        A = p[:, 1] + gamma * times_gradient(weights * row, gamma, now)
+    return tuple(done)

@@ -1,0 +1,103 @@
+r"""Two-time matrices that are filled row by row: what a row may read, and how it is written.
+
+A matrix acts on functions of training time; with several channels an index is (step, channel), step first, and a "row" is
+the block of rows of one step. Backward variables are kept as :math:`d(0) = g(0)` and :math:`d(t) = (g(t) - g(0))/\gamma_0`:
+then nothing is divided by the richness and the lazy limit loses no digits.
+
+Notation: :math:`g = M d` with :math:`M = 1e_0^T + \gamma_0(I - e_0e_0^T)`. What the input layer sees is
+:math:`N d = (g(t) - \text{centring})/\gamma_0`, with :math:`N = c\,1e_0^T + I - e_0e_0^T`: :math:`c` = 0 for a centred
+network and :math:`1/\gamma_0` otherwise.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+
+class Clock(NamedTuple):
+    """Which step a row belongs to, and the masks of what came before."""
+
+    step: Array
+    n_channels: int
+    unit: Array  # (channel, n): the row of the identity
+    before: Array  # (n,): 1 at earlier steps
+    first: Array  # (n,): 1 at step 0
+
+
+def clock(step: Array, n: int, n_channels: int, dtype) -> Clock:
+    """The masks of ``step`` in matrices of ``n`` rows."""
+    index = jnp.arange(n)
+    rows = step * n_channels + jnp.arange(n_channels)
+    unit = (rows[:, None] == index).astype(dtype)
+    before = (index < step * n_channels).astype(dtype)
+    return Clock(step, n_channels, unit, before, (index < n_channels).astype(dtype))
+
+
+def get(matrix: Array, now: Clock) -> Array:
+    """The block of rows of this step."""
+    return lax.dynamic_slice_in_dim(matrix, now.step * now.n_channels, now.n_channels, axis=0)
+
+
+def put(matrix: Array, now: Clock, row: Array) -> Array:
+    """``matrix`` with this step's rows."""
+    return lax.dynamic_update_slice_in_dim(matrix, row, now.step * now.n_channels, axis=0)
+
+
+def put_symmetric(matrix: Array, now: Clock, row: Array) -> Array:
+    """``matrix`` with this step's rows and columns; ``row`` must vanish at later steps."""
+    row = symmetric_row(row, now)
+    matrix = lax.dynamic_update_slice_in_dim(matrix, row.T, now.step * now.n_channels, axis=1)
+    return put(matrix, now, row)
+
+
+def symmetric_row(row: Array, now: Clock) -> Array:
+    """``row`` with a symmetric block at its own step."""
+    if now.n_channels == 1:
+        return row
+    block = own(row, now)
+    return lax.dynamic_update_slice_in_dim(row, 0.5 * (block + block.T), now.step * now.n_channels, axis=1)
+
+
+def own(row: Array, now: Clock) -> Array:
+    """The (channel, channel) block of a row at its own step."""
+    return lax.dynamic_slice_in_dim(row, now.step * now.n_channels, now.n_channels, axis=1)
+
+
+def times_gradient(row: Array, richness: Array, now: Clock) -> Array:
+    r""":math:`x M`: a row that acts on :math:`g` as one that acts on :math:`d`."""
+    return _times(row, 1.0, richness, now)
+
+
+def times_input(row: Array, offset: Array, now: Clock) -> Array:
+    r""":math:`x N`."""
+    return _times(row, offset, 1.0, now)
+
+
+def gradient_row(covariance: Array, scaled: Array, richness: Array, now: Clock) -> Array:
+    r"""The row of :math:`M C_d M^T = C_g` from this step's row of :math:`C_d` and the matrix itself."""
+    return _congruent(covariance, scaled, 1.0, richness, now)
+
+
+def input_row(covariance: Array, scaled: Array, offset: Array, now: Clock) -> Array:
+    r"""The row of :math:`N C_d N^T`."""
+    return _congruent(covariance, scaled, offset, 1.0, now)
+
+
+def _times(row: Array, first: Array | float, rest: Array | float, now: Clock) -> Array:
+    total = row.reshape(len(row), -1, now.n_channels).sum(axis=1)
+    return rest * row * (1 - now.first) + first * _at_first(total, row.shape[1])
+
+
+def _at_first(block: Array, n: int) -> Array:
+    return jnp.zeros((len(block), n), block.dtype).at[:, : block.shape[1]].set(block)
+
+
+def _congruent(covariance: Array, row: Array, first: Array | float, rest: Array | float, now: Clock) -> Array:
+    """The row of T C Tᵀ for T = first·1e₀ᵀ + rest·(1 − e₀e₀ᵀ), zero at later steps."""
+    c = now.n_channels
+    origin = covariance[:c]
+    left = first * origin + jnp.where(now.step > 0, rest, 0.0) * row
+    spread = jnp.tile(left[:, :c], (1, covariance.shape[1] // c))
+    full = first * spread + rest * left * (1 - now.first)
+    return full * (now.before + now.unit.sum(axis=0))

@@ -1,0 +1,235 @@
+r"""Whether the matrices that are returned solve the equations, seen through random vectors.
+
+Each equation is put back as a whole, with NumPy, and applied to a few random vectors: O(T²) instead of O(T³), and a wrong
+entry shows in its row (Freivalds). The transformations of `rows` are built here anew.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from widefield.theories.proportional.layers import Pair
+from widefield.theories.proportional.march import State
+from widefield.theories.proportional.problem import Problem
+from widefield.theories.proportional.residual import Stack
+
+N_PROBES = 3
+Matrix = Any  # NumPy where a JAX array stood
+Equation = tuple[Matrix, list[Matrix]]
+
+
+@dataclass(frozen=True)
+class Time:
+    """Operations on functions of the first steps."""
+
+    problem: Problem
+    n: int
+
+    @property
+    def channels(self) -> int:
+        return len(self.problem.overlap)
+
+    @property
+    def step(self) -> np.ndarray:
+        return np.arange(self.n) // self.channels
+
+    @property
+    def ones(self) -> np.ndarray:
+        """The constant function of every channel."""
+        return np.tile(np.eye(self.channels), (self.n // self.channels, 1))
+
+    def memory(self, C: Matrix) -> np.ndarray:
+        """η C at earlier steps only."""
+        rates = np.repeat(self.problem.rates, self.channels)[: self.n]
+        return np.where(self.step[:, None] > self.step[None, :], C, 0.0) * rates
+
+    def gradient(self, d: Matrix) -> np.ndarray:
+        """g = d(0) + γ d(t)."""
+        return self._mix(d, 1.0, self.problem.richness)
+
+    def initial(self, d: Matrix) -> np.ndarray:
+        """What the input layer sees of the backward variables, over γ."""
+        return self._mix(d, 0.0 if self.problem.centered else 1 / self.problem.richness, 1.0)
+
+    def _mix(self, d: Matrix, first: float, rest: float) -> np.ndarray:
+        later = (self.step > 0)[:, None]
+        return first * self.ones @ d[: self.channels] + np.where(later, rest * d, 0.0)
+
+
+def congruent(transform, C: Matrix) -> Matrix:
+    """T C Tᵀ of a symmetric C."""
+    return transform(transform(C).T).T
+
+
+def residual(problem: Problem, state: State, n_rows: int) -> float:
+    """The largest mismatch of a row, relative to the terms that meet in it, over the first ``n_rows`` steps."""
+    time = Time(problem, n_rows * len(problem.overlap))
+    probe = np.random.default_rng(0).standard_normal((2, time.n, N_PROBES))
+    worst = 0.0
+    for left, terms in _equations(time, _cut(state, time.n), probe):
+        scale = sum(np.abs(term).max(axis=1) for term in terms) + np.abs(left).max(axis=1)
+        gap = np.abs(left - sum(terms)).max(axis=1)
+        worst = max(worst, float(np.max(np.divide(gap, scale, out=np.zeros_like(gap), where=scale > 0))))
+    return worst
+
+
+def _cut(state: State, n: int) -> Any:
+    """NumPy arrays of the rows that count. Axes of the buffer's length are cut, whatever their position."""
+    size = len(state.inputs.memory)
+    cut = lambda leaf: np.asarray(leaf)[tuple(slice(n) if k == size else slice(None) for k in leaf.shape)]  # noqa: E731
+    return jax.tree.map(cut, state)
+
+
+def _equations(time: Time, state: Any, probe: Matrix) -> Iterator[Equation]:
+    problem, inputs = time.problem, state.inputs
+    layers = state.layers
+    first = layers.gradient[0] if isinstance(layers, Stack) else layers[0].gradient
+    kick = layers.pair.backward[0, :, 0] if isinstance(layers, Stack) else layers[0].pair.backward[:, 0]
+    a, u = problem.widths, probe[0]
+    K = a[0] / a[-1] * (kick + time.memory(congruent(time.gradient, first)))
+    yield inputs.memory @ u, [K @ u]
+    yield inputs.initial @ u, [a[0] / a[-1] ** 2 / problem.width * congruent(time.initial, first) @ u]
+    yield from _isotropic(time, inputs, probe) if problem.modes is None else _structured(time, inputs, probe)
+    yield from (_residual if isinstance(layers, Stack) else _plain)(time, inputs, layers, probe)
+
+
+def _solved(pair: Any, A, B, probe: Matrix) -> Iterator[Equation]:
+    """P = (1, 0) + A Q and Q = (0, 1) + B P; ``A`` and ``B`` act on vectors."""
+    u, r = probe
+    h, g = (side[:, 0] @ u + side[:, 1] @ r for side in pair)
+    yield h, [u, A(g)]
+    yield g, [r, B(h)]
+
+
+def _correlated(C: Matrix, solution: Matrix, C_u, C_r, u: Matrix, *more: np.ndarray) -> Iterator[Equation]:
+    """C = P diag(C_u, C_r) Pᵀ + more."""
+    parts = [solution[:, i] @ (S @ (solution[:, i].T @ u)) for i, S in enumerate((C_u, C_r))]
+    yield C @ u, [*parts, *(extra @ u for extra in more)]
+
+
+def _first_response(time: Time, inputs):
+    """A¹, as an action on vectors, from the response of h⁰ to the initial weights."""
+    problem = time.problem
+    if problem.modes is None:
+        response = (inputs.field if np.isfinite(problem.data) else inputs.error)[:, 0]
+    elif inputs.transfer.size:
+        response = -np.einsum("k,tks->ts", problem.modes.weight, inputs.transfer)
+    else:
+        response = np.zeros_like(inputs.memory)
+    scale = 1 / (problem.width * problem.widths[-1])
+    later = _memory_response(time, inputs.feature)
+    return lambda g: scale * response @ time.initial(g) + later(g)
+
+
+def _memory_response(time: Time, C_h: Matrix):
+    return lambda g: time.problem.richness * time.memory(C_h) @ time.gradient(g)
+
+
+def _readout(time: Time):
+    """The last layer's B and the covariance of its source."""
+    return time.memory(time.ones @ time.ones.T), np.diag((time.step == 0).astype(float))
+
+
+def _plain(time: Time, inputs, layers, probe: Matrix) -> Iterator[Equation]:
+    a = time.problem.widths
+    A, C_u = _first_response(time, inputs), inputs.feature
+    for l, layer in enumerate(layers):
+        B, C_r = _readout(time)
+        if l + 1 < len(layers):
+            above, ratio = layers[l + 1], a[l + 1] / a[l]
+            B = ratio * (above.pair.backward[:, 0] + time.memory(congruent(time.gradient, above.gradient)))
+            C_r = ratio * above.gradient
+        yield from _solved(layer.pair, A, lambda h, B=B: B @ h, probe)
+        yield from _correlated(layer.feature, layer.pair.forward, C_u, C_r, probe[0])
+        yield from _correlated(layer.gradient, layer.pair.backward, C_u, C_r, probe[0])
+        responds, later = layer.pair.forward[:, 1], _memory_response(time, layer.feature)
+        A, C_u = (lambda g, R=responds, later=later: R @ g + later(g)), layer.feature
+
+
+def _residual(time: Time, inputs, layers: Any, probe: Matrix) -> Iterator[Equation]:
+    """The embedding of `residual`: Γ and Ω of every layer, and the pairs that carry them on."""
+    depth, u = len(layers.feature), probe[0]
+    b2 = (time.problem.branch or 1.0) ** 2
+    at = lambda pair, l: Pair(pair.forward[l], pair.backward[l])  # noqa: E731
+    B_last, C_last = _readout(time)
+    Gamma = _first_response(time, inputs)
+    yield layers.driven[0] @ u, [inputs.feature @ u]
+    for l in range(depth):
+        B = None
+        if l + 1 < depth:
+            g_above = time.memory(congruent(time.gradient, layers.gradient[l + 1]))
+            B = b2 * (layers.pair.backward[l + 1, :, 0] + g_above)
+        Omega = B_last if B is None else layers.back.backward[l, :, 0] + B
+        yield from _solved(at(layers.pair, l), Gamma, lambda h, M=Omega: M @ h, probe)
+        C_r = C_last if B is None else layers.returned[l]
+        yield from _correlated(layers.feature[l], layers.pair.forward[l], layers.driven[l], C_r, u)
+        yield from _correlated(layers.gradient[l], layers.pair.backward[l], layers.driven[l], C_r, u)
+        if B is None:
+            return
+        Gamma = yield from _link(time, layers, l, Gamma, B, B_last, C_last, probe)
+
+
+def _link(time: Time, layers: Any, l: int, Gamma, B, B_last, C_last, probe: Matrix):
+    """The two pairs that join layers l and l + 1; returns the next Γ."""
+    u, depth, b2 = probe[0], len(layers.feature), (time.problem.branch or 1.0) ** 2
+    later = _memory_response(time, layers.feature[l])
+    A = lambda g: b2 * (layers.pair.forward[l, :, 1] @ g + later(g))  # noqa: E731
+    last = l + 2 == depth
+    Omega = B_last if last else _omega(time, layers, l + 1)
+    ahead, back = (Pair(pair.forward[l], pair.backward[l]) for pair in (layers.ahead, layers.back))
+    yield from _solved(ahead, Gamma, lambda h: B @ h, probe)
+    yield from _solved(back, A, lambda h: Omega @ h, probe)
+    above = layers.gradient[l + 1]
+    yield from _correlated(layers.driven[l + 1], ahead.forward, layers.driven[l], b2 * above, u, b2 * layers.feature[l])
+    M = C_last if last else layers.returned[l + 1]
+    yield from _correlated(layers.returned[l], back.backward, b2 * layers.feature[l], M, u, b2 * above)
+    return lambda g: ahead.forward[:, 1] @ g + A(g)
+
+
+def _omega(time: Time, layers: Any, l: int) -> Matrix:
+    b2 = (time.problem.branch or 1.0) ** 2
+    above = layers.pair.backward[l + 1, :, 0] + time.memory(congruent(time.gradient, layers.gradient[l + 1]))
+    return layers.back.backward[l, :, 0] + b2 * above
+
+
+def _isotropic(time: Time, inputs, probe: Matrix) -> Iterator[Equation]:
+    """v = w* − r − K h⁰ and h⁰ = R_Δ v + u: responses and correlations."""
+    problem, ones, (r, u) = time.problem, time.ones, probe
+    v, h, mean_h = inputs.error, inputs.field, inputs.mean_field
+    if np.isfinite(problem.data):
+        R, C_u = inputs.propagator, inputs.train / problem.data
+        yield R @ u, [u, v[:, 1] @ (R @ u) / problem.data]
+        yield inputs.train @ u, [R @ (inputs.test @ (R.T @ u))]
+        yield h[:, 0] @ r + h[:, 1] @ u, [u, R @ (v[:, 0] @ r + v[:, 1] @ u)]
+    else:
+        h, mean_h = v + np.stack([np.zeros((time.n,) * 2), np.eye(time.n)], axis=1), inputs.mean_error
+        C_u = np.where(time.step[:, None] == time.step[None, :], inputs.test, 0.0) / problem.batch
+    yield v[:, 0] @ r + v[:, 1] @ u, [-r, -inputs.memory @ (h[:, 0] @ r + h[:, 1] @ u)]
+    yield inputs.mean_error, [ones, -inputs.memory @ mean_h]
+    mean = lambda m: m @ problem.overlap @ m.T  # noqa: E731
+    noise = problem.label_noise * ones @ ones.T
+    yield from _correlated(inputs.test, v, inputs.initial, C_u, u, mean(inputs.mean_error), noise)
+    yield from _correlated(inputs.feature, h, inputs.initial, C_u, u, mean(mean_h))
+
+
+def _structured(time: Time, inputs, probe: Matrix) -> Iterator[Equation]:
+    """H_k = 1 − λ_k K H_k of every mode, and the sums over modes."""
+    modes, u = time.problem.modes, probe[0]
+    assert modes is not None
+    yield inputs.mean, [np.ones_like(inputs.mean), -modes.target * (inputs.memory @ inputs.mean)]
+    noise = time.problem.label_noise * np.ones((time.n, 1)) * u.sum(axis=0)
+    test, field = [(inputs.mean * modes.power * f) @ (inputs.mean.T @ u) for f in (1.0, modes.target)]
+    if inputs.transfer.size:
+        E = (np.diagonal(inputs.test) / time.problem.batch)[:, None]
+        for k, (node, weight) in enumerate(zip(modes.covariance, modes.weight, strict=True)):
+            H = inputs.transfer[:, k]
+            yield H @ u, [u, -node * (inputs.memory @ (H @ u))]
+            width = H @ (inputs.initial @ (H.T @ u))
+            lost = E * (u - H.T @ u)
+            test = test + weight * width + weight / node * (lost - H @ lost)
+            field = field + weight * node * width + weight * H @ (E * (H.T @ u))
+    yield inputs.test @ u, [test, noise]
+    yield inputs.feature @ u, [field]
