@@ -5,6 +5,7 @@ pairs of layers, for plain and residual networks alike. Causality makes a sweep 
 """
 
 import numpy as np
+import scipy.linalg
 
 
 def strict(matrix, channels=1):
@@ -15,78 +16,69 @@ def strict(matrix, channels=1):
 
 def solve(
     *, steps, depth, rate, richness, width=np.inf, data=None, batch=None, noise=0.0, centered=False, branch=None,
-    widths=None, overlap=None, sweeps=None,
+    widths=None, overlap=None, mistake=None,
 ):  # fmt: skip
-    """Everything after ``sweeps`` sweeps; ``data`` is α, ``batch`` α_B, ``noise`` σ²."""
+    """Losses (row, channel) and matrices; ``data`` is α, ``batch`` α_B, ``noise`` σ².
+
+    ``mistake``: ``"strict"`` takes the printed "t' < t" of every response, ``"kernel"`` the printed ηγ0 C_g in v.
+    """
     T, Q = steps + 1, np.atleast_2d(1.0 if overlap is None else overlap)
-    c = len(Q)
-    n = T * c
-    eta = np.repeat(np.broadcast_to(rate, (T,)), c)
-    one, eye = np.tile(np.eye(c), (T, 1)), np.eye(n)
-    S = eye - (one @ one[:c].T @ np.eye(c, n) if centered else 0 * eye)
-    nu = np.full(depth, width) * (np.ones(depth) if widths is None else np.asarray(widths))
-    inverse_nu = 1 / nu[-1]
-    inverse_alpha = 0.0 if data is None else 1 / data
-    inverse_batch = 0.0 if batch is None else 1 / batch
-    g0, b = richness, 1.0 if branch is None else branch
-    zero = np.zeros((depth, n, n))
-    C_h, C_g, R_hr, R_gu = zero.copy(), zero.copy(), zero.copy(), zero.copy()
-    C_h0, R_hr0, C_D = zero[0].copy(), zero[0].copy(), zero[0].copy()
-    ratio = [nu[l + 1] / nu[l] if np.isfinite(width) else 1.0 for l in range(depth - 1)]
-    first = nu[0] / nu[-1] if np.isfinite(width) else 1.0
-    result = {}
-    for _ in range(sweeps or 2 * depth * T + 8):
-        K = first * (R_gu[0] / g0 + strict(C_g[0], c) * eta)
-        R_D = eye.copy()
-        for _ in range(T + 1):  # H and R_Δ hold each other
-            H = np.linalg.inv(eye + K @ R_D)
-            R_vu = -H @ K
-            R_D = np.linalg.inv(eye - inverse_alpha * R_vu)
-        Sigma = first * inverse_nu / g0**2 * S @ C_g[0] @ S.T
-        for _ in range(T + 1):
-            C_u = inverse_alpha * C_D
-            bias, wide, few = H @ one @ Q @ one.T @ H.T, H @ Sigma @ H.T, R_vu @ C_u @ R_vu.T
-            C_v = bias + wide + few
-            C_D = R_D @ (C_v + noise * one @ one.T) @ R_D.T
-            if data is None:
-                step = np.arange(n) // c
-                E = (C_v + noise * one @ one.T) * (step[:, None] == step[None, :])
-                C_D = E * inverse_batch / max(inverse_alpha, 1e-300) if inverse_alpha else E
-                C_u = inverse_batch * E
-                few = R_vu @ C_u @ R_vu.T
-        if data is None:
-            for _ in range(T + 1):
-                C_v = bias + wide + few
-                E = (C_v + noise * one @ one.T) * (step[:, None] == step[None, :])
-                C_u = inverse_batch * E
-                few = R_vu @ C_u @ R_vu.T
-        else:
-            C_u = inverse_alpha * C_D
-        G, U = R_D @ H, eye + R_D @ R_vu
-        C_h0 = G @ one @ Q @ one.T @ G.T + G @ Sigma @ G.T + U @ C_u @ U.T
-        R_hr0 = -G @ S
-        A = [inverse_nu / g0 * R_hr0 + g0 * strict(C_h0, c) * eta]
-        A += [R_hr[l] + g0 * (1 if branch is None else b) * strict(C_h[l], c) * eta for l in range(depth - 1)]
-        B = [ratio[l] * (R_gu[l + 1] + g0 * (1 if branch is None else b) * strict(C_g[l + 1], c) * eta) for l in range(depth - 1)]
-        B += [g0 * strict(one @ one.T, c) * eta]
-        C_uu = [C_h0, *C_h[:-1]]
-        C_rr = [*(r * C for r, C in zip(ratio, C_g[1:], strict=True)), one @ one.T]
+    c, n = len(Q), T * len(Q)
+    eta, one, eye = np.repeat(np.broadcast_to(rate, (T,)), c), np.tile(np.eye(c), (T, 1)), np.eye(n)
+    later = lambda M: strict(M, c) * eta  # noqa: E731
+    causal = (lambda M: strict(M, c)) if mistake == "strict" else (lambda M: M)
+    S = eye - centered * one @ np.eye(c, n)
+    a = np.ones(depth) if widths is None else np.asarray(widths, dtype=float)
+    g0, skip = richness, 1.0 if branch is None else branch
+    state = {name: np.zeros((depth, n, n)) for name in ("C_h", "C_g", "R_hr", "R_gu")}
+    losses: dict[str, np.ndarray] = {}
+    for _ in range(2 * depth * T + 8):
+        K = a[0] / a[-1] * (state["R_gu"][0] / g0 + (g0 if mistake == "kernel" else 1) * later(state["C_g"][0]))
+        Sigma = a[0] / a[-1] ** 2 / width / g0**2 * S @ state["C_g"][0] @ S.T
+        losses, C_h0, R_hr0 = _inputs(K, Sigma, S, one, Q, noise, data, batch, causal)
+        A = [causal(R_hr0) / (width * a[-1] * g0) + g0 * later(C_h0)]
+        A += [causal(state["R_hr"][l]) + g0 * skip * later(state["C_h"][l]) for l in range(depth - 1)]
+        ratio = a[1:] / a[:-1]
+        B = [q * (R + g0 * skip * later(C)) for q, R, C in zip(ratio, state["R_gu"][1:], state["C_g"][1:], strict=True)]
+        B += [g0 * later(one @ one.T)]
+        sources = [
+            C_h0,
+            *state["C_h"][:-1],
+            *(q * C for q, C in zip(ratio, state["C_g"][1:], strict=True)),
+            one @ one.T,
+        ]
         Z = _dense(A, B, branch)
-        big = np.zeros((2 * depth * n, 2 * depth * n))
-        for i, C in enumerate([*C_uu, *C_rr]):
-            big[i * n : (i + 1) * n, i * n : (i + 1) * n] = C
-        covariance = Z @ big @ Z.T
-        block = lambda M, i, j: M[i * n : (i + 1) * n, j * n : (j + 1) * n]  # noqa: E731
+        covariance = Z @ scipy.linalg.block_diag(*sources) @ Z.T
         for l in range(depth):
-            C_h[l], C_g[l] = block(covariance, l, l), block(covariance, depth + l, depth + l)
-            R_hr[l], R_gu[l] = block(Z, l, depth + l), block(Z, depth + l, l)
-        result = {
-            "test": np.diagonal(C_v).reshape(T, c) + noise,
-            "train": np.diagonal(C_D if data is not None else C_v + noise).reshape(T, c),
-            "bias": np.diagonal(bias).reshape(T, c), "width": np.diagonal(wide).reshape(T, c),
-            "data": np.diagonal(few).reshape(T, c), "C_h": C_h, "C_g": C_g, "R_hr": R_hr, "R_gu": R_gu,
-        }  # fmt: skip
-    return result
+            h, g = slice(l * n, (l + 1) * n), slice((depth + l) * n, (depth + l + 1) * n)
+            state["C_h"][l], state["C_g"][l] = covariance[h, h], covariance[g, g]
+            state["R_hr"][l], state["R_gu"][l] = Z[h, g], Z[g, h]
+    return {name: np.diagonal(value).reshape(T, c) for name, value in losses.items()} | state
+
+
+def _inputs(K, Sigma, S, one, Q, noise, data, batch, causal):
+    """Layer 0: losses as two-time matrices, C_h⁰ and R_hr⁰. What holds each other is swept until causality has closed it."""
+    n, T = len(K), len(K) // len(Q)
+    eye, step = np.eye(n), np.arange(n) // len(Q)
+    inverse_alpha = 0.0 if data is None else 1 / data
+    R_D, C_u, few, label = eye, np.zeros((n, n)), np.zeros((n, n)), noise * one @ one.T
+    for _ in range(T + 1):
+        H = np.linalg.inv(eye + K @ R_D)
+        R_vu = -H @ K
+        R_D = np.linalg.inv(eye - inverse_alpha * R_vu)
+    bias, wide = H @ one @ Q @ one.T @ H.T, H @ Sigma @ H.T
+    for _ in range(T + 1):
+        C_v = bias + wide + few
+        C_D = R_D @ (C_v + label) @ R_D.T
+        C_u = inverse_alpha * C_D
+        if batch is not None:
+            C_u = np.where(step[:, None] == step[None, :], C_v + label, 0.0) / batch
+        few = R_vu @ C_u @ R_vu.T
+    G, U = R_D @ H, eye + R_D @ R_vu
+    C_h0 = G @ one @ Q @ one.T @ G.T + G @ Sigma @ G.T + U @ C_u @ U.T
+    train = C_D if data is not None else C_v + label
+    losses = {"test_loss": C_v + label, "train_loss": train, "bias": bias, "width_variance": wide, "data_variance": few}
+    return losses, C_h0, -G @ S
 
 
 def _dense(A, B, branch):
@@ -110,3 +102,22 @@ def _dense(A, B, branch):
         if branch is not None and not last:
             put(X, g, g + 1, eye)
     return np.linalg.solve(np.eye(len(X)) - X, D)
+
+
+def marchenko_pastur(*, alpha, rate, kernel, noise, steps, flow=False):
+    """Test loss, train loss and bias of linear regression by descent with a kernel that is ``kernel`` times the identity.
+
+    ``flow``: in continuous time, at multiples of ``rate``.
+    """
+    y = 1 / alpha
+    theta = (np.arange(4000) + 0.5) * np.pi / 4000
+    value = 1 + y + 2 * np.sqrt(y) * np.cos(theta)
+    weight = 2 * np.sin(theta) ** 2 / value / 4000
+    weight = weight / weight.sum() * min(1.0, alpha)
+    zero = 1 - min(1.0, alpha)
+    t = np.arange(steps + 1)[:, None]
+    decay = np.exp(-rate * kernel * value * t) if flow else (1 - rate * kernel * value) ** t
+    variance = noise / alpha * ((1 - decay) ** 2 / value) @ weight
+    test = decay**2 @ weight + zero + variance + noise
+    left = (decay**2 * (alpha * value + noise)) @ weight + (alpha - min(1.0, alpha)) * noise
+    return test, left / alpha, (decay @ weight + zero) ** 2

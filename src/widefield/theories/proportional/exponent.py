@@ -69,7 +69,7 @@ def loss_exponent(
         "printed_exponent": ((), 2 * beta / (1 + beta) if beta < 1 else beta), "lazy_exponent": ((), beta),
     }  # fmt: skip
     certificate = Certificate(
-        theory="loss_exponent", status=answer.status, residual=answer.residual, tolerance=TOLERANCE, error=answer.error,
+        theory="loss_exponent", status=answer.status, residual=answer.residual, tolerance=TOLERANCE["float64"], error=answer.error,
         steps=steps, wall_time=time.perf_counter() - start, notes=answer.notes, diagnostics=answer.diagnostics,
         options={"source": beta, "capacity": a, "rate": rate, "steps": steps, "richness": richness},
     )  # fmt: skip

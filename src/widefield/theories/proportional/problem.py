@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from widefield import checks
+from widefield.boundary import working_dtype
 from widefield.network import Network
 from widefield.theories.proportional.inputs import Source
 from widefield.theories.proportional.march import Parameters, Shape
@@ -39,6 +40,7 @@ class Problem:
     overlap: np.ndarray
     modes: Modes | None = None
     modes_error: float = 0.0
+    dtype: str = "float64"
 
     @property
     def updates(self) -> np.ndarray:
@@ -61,7 +63,7 @@ class Problem:
     @property
     def parameters(self) -> Parameters:
         """Arrays of the march."""
-        number = lambda value: jnp.asarray(value, jnp.float64)  # noqa: E731
+        number = lambda value: jnp.asarray(value, self.dtype)  # noqa: E731
         source = Source(number(self.label_noise), number(self.overlap), number(1 / self.data), number(1 / self.batch))
         offset = 0.0 if self.centered else 1 / self.richness
         return Parameters(
@@ -97,6 +99,7 @@ def problem(
     width: float | None,
     batch: float | None,
     target_overlap: Any,
+    dtype: Any = "float64",
 ) -> Problem:
     """Check every argument of `widefield.proportional` and gather them."""
     _check_network(network)
@@ -113,6 +116,7 @@ def problem(
     common: dict[str, Any] = {
         "depth": network.depth, "branch": network.branch, "widths": tuple(network.relative_widths), "richness": gamma,
         "rates": rates, "label_noise": checks.nonnegative("label_noise", label_noise), "centered": bool(centered),
+        "dtype": working_dtype(dtype).name,
     }  # fmt: skip
     if structured is not None:
         modes, error = compress(*structured, longest=float(rates[:-2].sum()), rtol=MODES_RTOL)

@@ -12,7 +12,7 @@ from widefield.theories.proportional.march import State, buffer_sizes, segments
 from widefield.theories.proportional.problem import Problem
 from widefield.theories.proportional.verify import residual
 
-TOLERANCE = 1e-9
+TOLERANCE = {"float64": 1e-9, "float32": 1e-3}
 DIVERGED = 1e8  # a loss this many times the first one has diverged
 SECONDS = 2e-10  # per number read
 CURVES = ("test_loss", "train_loss", "bias", "width_variance", "data_variance")
@@ -51,7 +51,7 @@ def run(problem: Problem, progress: bool | None = None) -> Answer:
 def judge(problem: Problem, state: State) -> Answer:
     """Curves and status of a finished march."""
     n, c = problem.n_rows, len(problem.overlap)
-    losses = np.array(state.inputs.losses).reshape(n + 1, c, 5)[:n]
+    losses = np.array(state.inputs.losses, dtype=float).reshape(n + 1, c, 5)[:n]
     kernel = np.asarray(state.inputs.memory)
     kernel = (
         np.stack([kernel[t * c + c : t * c + 2 * c, t * c : t * c + c] for t in range(n)])
@@ -67,7 +67,7 @@ def judge(problem: Problem, state: State) -> Answer:
         notes = (f"the test loss passes {DIVERGED:g} times its first value at step {step}; later entries are infinite",)
     valid = n if step is None else step
     found = residual(problem, state, valid)
-    if status is Status.success and not found <= TOLERANCE:
+    if status is Status.success and not found <= TOLERANCE[problem.dtype]:
         status = Status.inaccurate
     curves = {name: losses[..., i] for i, name in enumerate(CURVES)}
     return Answer(curves, kernel, state, status, found, problem.modes_error, notes, diagnostics)
@@ -89,7 +89,9 @@ def matrices(problem: Problem) -> float:
 def check_memory(problem: Problem) -> None:
     """Refuse a march whose matrices do not fit, before any is allocated."""
     side = problem.shape.n_steps * len(problem.overlap)
-    need = 8 * side**2 * matrices(problem) * 1.8  # while a buffer grows the smaller one is still there
+    need = (
+        np.dtype(problem.dtype).itemsize * side**2 * matrices(problem) * 1.8
+    )  # while a buffer grows the smaller one is still there
     if need > memory_budget():
         raise MemoryError(
             f"The march needs about {describe_bytes(need)} for {side} × {side} matrices at depth {problem.depth}, but only "

@@ -34,6 +34,7 @@ def proportional(
     flow: bool = False,
     depth_limit: bool = False,
     quantities: Iterable[str] | None = None,
+    dtype: Any = "float64",
     progress: bool | None = None,
     throw: bool = True,
 ) -> Solution:
@@ -71,13 +72,13 @@ def proportional(
         label_noise=label_noise, centered=centered, spectrum=spectrum, width=width, batch=batch,
         target_overlap=target_overlap,
     )  # fmt: skip
-    asked = problem(network, **given)  # type: ignore[arg-type]
+    asked = problem(network, **given, dtype=dtype)  # type: ignore[arg-type]
     if depth_limit and asked.branch is None:
         raise ValueError("`depth_limit` needs a ResNet: other networks have no limit of infinite depth.")
     wanted, left_out = _quantities(asked, quantities, flow or depth_limit)
     answer = extrapolate(asked, flow, depth_limit, progress) if flow or depth_limit else run(asked, progress)
     options = {"flow": flow, "depth_limit": depth_limit} | {k: v for k, v in given.items() if k != "spectrum"}
-    certificate = _certificate(answer, options, left_out, time.perf_counter() - start)
+    certificate = _certificate(answer, options, asked.dtype, left_out, time.perf_counter() - start)
     return _solution(asked, answer, wanted, certificate, network, throw)
 
 
@@ -89,10 +90,10 @@ def _quantities(asked: Problem, quantities, extrapolated: bool) -> tuple[tuple[s
     return wanted, left_out
 
 
-def _certificate(answer: Answer, options: dict[str, Any], left_out: tuple[str, ...], seconds: float) -> Certificate:
+def _certificate(answer: Answer, options: dict[str, Any], dtype: str, left_out, seconds: float) -> Certificate:
     shown = {name: value for name, value in options.items() if value is not None and value is not False}
     return Certificate(
-        theory="proportional", status=answer.status, residual=answer.residual, tolerance=TOLERANCE, error=answer.error,
+        theory="proportional", status=answer.status, residual=answer.residual, tolerance=TOLERANCE[dtype], dtype=dtype, error=answer.error,
         steps=int(options["steps"]), wall_time=seconds, options=shown, notes=answer.notes, left_out=left_out,
         diagnostics=answer.diagnostics,
     )  # fmt: skip
@@ -101,6 +102,6 @@ def _certificate(answer: Answer, options: dict[str, Any], left_out: tuple[str, .
 def _solution(
     asked: Problem, answer: Answer, wanted, certificate: Certificate, network: Network, throw: bool
 ) -> Solution:
-    fields = fields_of(asked, answer, wanted)
+    fields = {name: (dims, np.asarray(v, asked.dtype)) for name, (dims, v) in fields_of(asked, answer, wanted).items()}
     times = np.concatenate([[0.0], np.cumsum(asked.updates)])
     return make_solution(fields, certificate, network, None, coords={"time": ("step", times)}, throw=throw)
