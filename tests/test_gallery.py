@@ -18,15 +18,23 @@ from widefield.gallery import (
     bauer_phases,
     bauer_sequence,
     bauer_transition,
+    bordelon25_1,
+    bordelon25_2,
+    bordelon25_3,
+    bordelon25_4,
     points,
     prior_regression,
     record,
     segadlo_1,
     segadlo_2,
     segadlo_3,
+    width_advice,
+    width_exact,
     width_flow,
+    width_recurrent,
 )
 
+FEW = {"dimension": 24, "replicates": 6}
 SHORT = {"width": 32, "n_chains": 4, "steps": 10, "warmup": 10}
 
 TINY = {
@@ -48,6 +56,39 @@ TINY = {
     ),
     "bauer-phases": bauer_phases.Parameters(depths=(3,), temperatures=(1.0,), hottest=((3, 30.0),), n_points=4),
     "width-flow": width_flow.Parameters(width=8, depth=3, n_networks=400, batches=8),
+    "width-exact": width_exact.Parameters(depth=4, tied_depth=3, n_networks=400, batches=8),
+    "width-recurrent": width_recurrent.Parameters(
+        relu_width=8,
+        erf_width=8,
+        depth=3,
+        n_networks=80,
+        batches=4,
+        fig_1_width=50,
+        fig_1_networks=4,
+        fig_3_widths=(50, 100),
+        fig_3_networks=4,
+        fig_depth=4,
+    ),
+    "width-advice": width_advice.Parameters(
+        depth=3, accuracies=(0.1,), checked=0.5, checked_depths=(2, 3), n_networks=16, batches=4
+    ),
+    "bordelon25-1": bordelon25_1.Parameters(**FEW, depth=2, steps=6, width_ratios=(1.0,), depths=(1, 2)),
+    "bordelon25-2": bordelon25_2.Parameters(
+        **FEW, depth=2, steps=6, width_ratios=(1.0, 2.0), trained=(1.0,), fractions=(0.25, 0.5), rates=(0.01, 0.03)
+    ),
+    "bordelon25-3": bordelon25_3.Parameters(
+        **FEW,
+        depth=2,
+        steps=6,
+        data_ratios=(1.0,),
+        grid=(0.5, 1.0),
+        shown=(2, 6),
+        batch_ratios=(1.0,),
+        width_ratios=(1.0,),
+    ),
+    "bordelon25-4": bordelon25_4.Parameters(
+        **FEW, depth=2, steps=7, richnesses=(1.0,), branches=(1.0,), depths=(1, 2), deepest=4
+    ),
 }
 
 
@@ -68,7 +109,7 @@ def made(tmp_path_factory):
     return Made(tmp_path_factory.mktemp("figures"))
 
 
-SLOW = ("bauer-convergence", "bauer-sequence")  # the machinery of bauer-endpoint once more
+SLOW = ("bauer-convergence", "bauer-sequence", "width-recurrent", "bordelon25-4")  # the machinery of others once more
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.full) if n in SLOW else n for n in TINY])
@@ -81,8 +122,8 @@ def test_an_entry_writes_picture_data_and_numbers(made, name):
     assert content["mode"] == "quick"
     assert content["parameters"].get("seed") == getattr(TINY[name], "seed", None)
     assert content["numbers"]
-    sources = {"bauer": "Bauer", "width": "Roberts"}
-    assert content["source"].startswith(sources.get(name.split("-")[0], "Segadlo"))
+    sources = {"bauer": "Bauer", "bordelon25": "Bordelon", "width": "Roberts", "width-recurrent": "Segadlo"}
+    assert content["source"].startswith(sources.get(name, sources.get(name.split("-")[0], "Segadlo")))
     with xr.open_dataset(nc, engine="h5netcdf") as data:
         assert all(np.isfinite(data[field]).all() for field in data.data_vars if "nan" not in data[field].attrs)
     assert not list(png.parent.glob("*.part"))
@@ -181,6 +222,49 @@ def test_the_phase_diagram_has_the_known_lines(made):
         assert np.isfinite(lines).all("line").equals(hot)
         first, equal, last = (lines.sel(line=name)[hot] for name in bauer_phases.LINES)
     assert (last < equal).all() and (equal < first).all()
+
+
+def test_exact_variances_at_small_depth(made):
+    """Layer 2: 2/n and 5/n are exact; a product of two factors (1 + 5/n) at layer 3; hh of state 0 is a mean of squares."""
+    with xr.open_dataset(made["width-exact"].files[1], engine="h5netcdf") as data:
+        linear, relu = data.linear_exact.values, data.relu_exact.values
+        assert linear[0] == pytest.approx([2 / 25, (1 + 4) / 25])  # K12 = 1/2
+        assert relu[:2, 0] == pytest.approx([5 / 60, (1 + 5 / 60) ** 2 - 1])
+        assert data.relu_leading.values[:, 0] == pytest.approx(np.arange(1, 4) * 5 / 60)
+        assert data.tied_linear_exact.values[0, 0] == pytest.approx(2 / 25)
+        assert (data.tied_linear_exact[1:] > data.tied_linear_leading[1:]).all()
+
+
+@pytest.mark.full
+def test_odd_recurrent_networks_fluctuate_as_deep_ones(made):
+    """Fresh biases, input at state 0: equal states do not feel the tying."""
+    with xr.open_dataset(made["width-recurrent"].files[1], engine="h5netcdf") as data:
+        for name in width_recurrent.QUANTITIES:
+            deep, recurrent = (data[name].sel(activation="erf", kind=kind).values for kind in ("DNN", "RNN"))
+            assert recurrent == pytest.approx(deep, abs=1e-10)
+        relu = data.sel(activation="relu", a=2)
+        assert float(relu.vertex.sel(kind="RNN, static")) > float(relu.vertex.sel(kind="DNN"))
+        assert data.correction.sel(activation="relu", kind="DNN").values == pytest.approx(0, abs=1e-10)
+
+
+def test_advice_follows_the_spread(made):
+    with xr.open_dataset(made["width-advice"].files[1], engine="h5netcdf") as data:
+        deep = data.sel(case="relu, deep")
+        assert deep.spread.values == pytest.approx([5, 10])
+        assert deep.advised.values.tolist() == [20, 40]  # half of the kernel: 5/n = 1/4
+        assert (data.promised <= 0.25).all()
+    assert width_advice.needed(5.0, 0.5) == 20 and width_advice.needed(5.01, 0.5) == 21
+
+
+def test_the_parameterisations_meet_where_width_is_dimension(made):
+    with xr.open_dataset(made["bordelon25-1"].files[1], engine="h5netcdf") as data:
+        assert data.ntk_test_loss.values == pytest.approx(data.mup_test_loss.values, rel=1e-12)
+        assert data.deep_test_loss.sel(depth=2).values == pytest.approx(data.mup_test_loss.values[0], rel=1e-12)
+        assert data.deep_test_loss.values[:, 0] == pytest.approx(1 + 1 / 2.0**2)  # 1 + 1/(ν γ0²)
+        assert not data.ntk_test_loss_sampled.equals(data.mup_test_loss_sampled), "replicates of their own"
+    content = json.loads(made["bordelon25-1"].files[2].read_text())
+    assert any("rejected in" in note for note in content["notes"])
+    assert [row["n_replicates"] for row in content["numbers"]] == [6] * 4
 
 
 def test_chains_that_do_not_mix_are_named():

@@ -9,7 +9,15 @@ from widefield.measures import alignment, cka, mmd2, relative_error, zscore
 from widefield.network import DNN, RNN, Network, ResNet
 from widefield.solution import Certificate, Solution, SolveError, Status, load
 from widefield.task import Task
-from widefield.theories.finite_width import couplings, finite_width, neuron_average, neuron_covariance
+from widefield.theories.dynamics import dynamics
+from widefield.theories.finite_width import (
+    couplings,
+    criticality,
+    finite_width,
+    neuron_average,
+    neuron_covariance,
+    regression,
+)  # fmt: skip
 from widefield.theories.posterior import (
     Transition,
     bayes_parameters,
@@ -42,7 +50,9 @@ __all__ = [
     "cka",
     "compare",
     "couplings",
+    "criticality",
     "depth_limit",
+    "dynamics",
     "finite_width",
     "landscape",
     "load",
@@ -56,6 +66,7 @@ __all__ = [
     "prior",
     "proportional",
     "rate_sweep",
+    "regression",
     "relative_error",
     "simulate",
     "spectrum",

@@ -50,6 +50,78 @@ def test_couplings_give_back_the_correlators(solution):
     np.testing.assert_allclose(four, V / 50, rtol=0, atol=1e-12)
 
 
+# Marginalisation: integrating the first-order density of the quartic action, neuron by neuron and sample by sample.
+
+
+def weight_of(solution, layer, z, samples=None):
+    """ε Q of the density N(z; K)(1 + εQ) of couplings, z (…, neuron, sample), up to a constant."""
+    found = couplings(solution, m=z.shape[-2], samples=samples)
+    index = list(range(3)) if samples is None else samples
+    K = solution.kernel.values[layer][np.ix_(index, index)]
+    shift = found.quadratic.values[layer] - np.linalg.inv(K)
+    squares = np.einsum("...ia,...ib->...ab", z, z)
+    quartic = np.einsum("...ab,abcd,...cd->...", squares, found.quartic.values[layer], squares)
+    return quartic / 8 - np.einsum("...ab,ab->...", squares, shift) / 2
+
+
+def integrated(function, root, shape):
+    """Average of a polynomial of degree four over Gaussian numbers of covariance root·rootᵀ, by Gauss–Hermite nodes."""
+    y, w = np.polynomial.hermite_e.hermegauss(4)
+    grid = np.stack(np.meshgrid(*[y] * int(np.prod(shape)), indexing="ij"), axis=-1)
+    weight = np.prod(np.stack(np.meshgrid(*[w / w.sum()] * int(np.prod(shape)), indexing="ij"), axis=-1), axis=-1)
+    return float(np.sum(weight * function(grid.reshape(*weight.shape, *shape) @ root.T)))
+
+
+def test_neurons_are_integrated_out(solution):
+    """The couplings of two neurons, one of them integrated, are those of one."""
+    K = solution.kernel.values[-1]
+    root = np.linalg.cholesky(K)
+
+    def both(first):
+        return integrated(
+            lambda z: weight_of(solution, -1, np.stack([np.broadcast_to(first, z.shape), z], -2)), root, (3,)
+        )
+
+    points = np.random.default_rng(0).normal(size=(4, 3)) @ root.T
+    marginal = np.array([both(z) for z in points])
+    direct = weight_of(solution, -1, points[:, None, :])
+    np.testing.assert_allclose(marginal - marginal[0], direct - direct[0], rtol=0, atol=1e-10)
+    unchanged = couplings(solution, m=2).quadratic.values[-1] - couplings(solution, m=1).quadratic.values[-1]
+    assert np.abs(unchanged).max() > 1e-3  # the couplings run: entries of the larger action would be wrong
+
+
+@pytest.mark.parametrize("kept", [[0, 2], [1]])
+def test_samples_are_integrated_out(solution, kept):
+    """The couplings of all samples, some of them integrated given the others, are those of the rest."""
+    K = solution.kernel.values[-1]
+    gone = [i for i in range(3) if i not in kept]
+    pull = K[np.ix_(gone, kept)] @ np.linalg.inv(K[np.ix_(kept, kept)])
+    root = np.linalg.cholesky(K[np.ix_(gone, gone)] - pull @ K[np.ix_(kept, gone)])
+
+    def whole(known):
+        def at(rest):
+            z = np.zeros((*rest.shape[:-1], 3))
+            z[..., kept], z[..., gone] = known, pull @ known + rest
+            return weight_of(solution, -1, z[..., None, :])
+
+        return integrated(at, root, (len(gone),))
+
+    points = np.random.default_rng(1).normal(size=(5, len(kept)))
+    marginal = np.array([whole(z) for z in points])
+    direct = weight_of(solution, -1, points[:, None, :], samples=kept)
+    np.testing.assert_allclose(marginal - marginal[0], direct - direct[0], rtol=0, atol=1e-10)
+    large, small = couplings(solution).quadratic.values[-1], couplings(solution, samples=kept).quadratic.values[-1]
+    assert np.abs(large[np.ix_(kept, kept)] - small).max() > 1e-3  # not entries of the larger coupling
+
+
+def test_marginals_commute(solution):
+    """Couplings of a part of the samples are those of a network that never saw the others."""
+    alone = finite_width(NET, wf.Task(X[[2, 0]]), width=50)
+    part, direct = couplings(solution, m=3, samples=[2, 0]), couplings(alone, m=3)
+    for name in ("metric", "quadratic", "quartic"):
+        np.testing.assert_allclose(part.data[name], direct.data[name], rtol=1e-9, atol=1e-12)
+
+
 def test_couplings_refuse_what_they_cannot_say(solution):
     for match, options in (
         ("`m`", {"m": 50}),

@@ -1,7 +1,9 @@
 """The 1/n theory with tied weights: exact linear networks, the untied limit, page values, structure."""
 
+import dataclasses
 import math
 
+import jax
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from widefield.gaussian.quartic import fourth_moment
 from widefield.theories.finite_width import recurrent_relu
 from widefield.theories.finite_width.recurrent import by_state, expand, on_nodes, solve_recurrent
 from widefield.theories.finite_width.recurrent_linear import exact_linear
+from widefield.theories.finite_width.recurrent_verify import residual
 
 ONE = wf.Task(np.ones((1, 4)))
 
@@ -285,6 +288,44 @@ def test_notes_and_refusals():
         exact_linear(network, ONE, 10)
     with pytest.raises(ValueError, match="`depth`"):
         exact_linear(wf.RNN(12, "linear"), ONE, 10)
+
+
+RESIDUAL = {
+    "relu, two samples": (wf.RNN(3, "relu", weight_variance=1.6, bias_variance=0.2), inputs(2)),
+    "erf, sequence": (wf.RNN(3, "erf", weight_variance=1.6, bias_variance=0.2), inputs(1, 1, 2)),
+    "linear, no readout": (wf.RNN(4, "linear", weight_variance=0.9, readout_variance=None), inputs(1)),
+    "untied weights": (wf.RNN(3, "relu", weight_variance=1.6, bias_variance=0.2, weights="untied"), inputs(1)),
+    "tanh": (wf.RNN(2, "tanh", weight_variance=1.6, bias_variance=0.2), inputs(1)),
+}
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.full] * (case == "tanh")) for case in RESIDUAL])
+def test_residual_sees_what_is_wrong(case):
+    """Small for what the solve returns, and as large as the mistake for C, V, G1, κ or T that are 1 % off."""
+    network, task = RESIDUAL[case]
+    with jax.enable_x64(True):
+        found = expand(network, task)
+        assert residual(network, task, found) < 1e-10
+        for name in ("V", "G1", "kappa", "T"):
+            value = getattr(found, name)
+            if np.any(value):
+                wrong = dataclasses.replace(found, **{name: 1.01 * value})
+                assert residual(network, task, wrong) > 1e-4, name
+        nodes = dataclasses.replace(found.nodes, C=1.01 * found.nodes.C)
+        assert residual(network, task, dataclasses.replace(found, nodes=nodes)) > 1e-4
+
+
+def test_public_call_reports_its_residual():
+    for activation in ("relu", "erf"):
+        found = solve_recurrent(wf.RNN(3, activation, weight_variance=1.6, bias_variance=0.2), ONE, width=50)
+        assert 0 < found.residual < 1e-10
+    still = solve_recurrent(wf.RNN(2, "relu", weight_variance=0.0, readout_variance=None), ONE, width=50)
+    assert still.residual == 0.0
+
+
+def test_progress_is_shown_on_request(capsys):
+    solve_recurrent(wf.RNN(3, "erf"), ONE, width=50, progress=True)
+    assert "four-point averages" in capsys.readouterr().err
 
 
 def test_readout_is_one_more_untied_layer():

@@ -44,6 +44,7 @@ class Entry:
 
 _SEGADLO = "Segadlo et al. (2022)"
 _BAUER = "Bauer et al. (poster)"
+_BORDELON = "Bordelon & Pehlevan (2025)"
 
 ENTRIES: dict[str, Entry] = {
     entry.name: entry
@@ -116,6 +117,55 @@ ENTRIES: dict[str, Entry] = {
             title="Kernel, vertex and first correction run with depth",
             source="Roberts, Yaida & Hanin (2022), chapter 4",
             module="width_flow",
+            full_time="30 min",
+        ),
+        Entry(
+            name="width-exact",
+            title="Where the first order in 1/n stops: leading, exact and simulated",
+            source="Roberts, Yaida & Hanin (2022), chapter 4, exact in n",
+            module="width_exact",
+            full_time="5 min",
+        ),
+        Entry(
+            name="width-recurrent",
+            title="Recurrent against deep corrections, and the finite-size instability predicted",
+            source=f"{_SEGADLO}, Figs. 1 and 3, at finite width",
+            module="width_recurrent",
+            full_time="20 min",
+        ),
+        Entry(
+            name="width-advice",
+            title="How wide for a given depth and accuracy",
+            source="Roberts, Yaida & Hanin (2022), chapter 4, and tied weights",
+            module="width_advice",
+            full_time="20 min",
+        ),
+        Entry(
+            name="bordelon25-1",
+            title="Loss curves across widths in NTK parameterisation and μP, and across depths",
+            source=f"{_BORDELON}, Fig. 1",
+            module="bordelon25_1",
+            full_time="15 min",
+        ),
+        Entry(
+            name="bordelon25-2",
+            title="Learning rates transfer across widths in μP and not in NTK parameterisation",
+            source=f"{_BORDELON}, Fig. 2",
+            module="bordelon25_2",
+            full_time="10 min",
+        ),
+        Entry(
+            name="bordelon25-3",
+            title="Dataset size, batch size and width",
+            source=f"{_BORDELON}, Fig. 3",
+            module="bordelon25_3",
+            full_time="20 min",
+        ),
+        Entry(
+            name="bordelon25-4",
+            title="Training curves of residual networks of any depth",
+            source=f"{_BORDELON}, Fig. 4",
+            module="bordelon25_4",
             full_time="30 min",
         ),
     )

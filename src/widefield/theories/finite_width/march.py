@@ -66,17 +66,21 @@ def feeding_widths(network: Network, sizes: tuple[int, ...]) -> Array:
     return np.asarray([np.inf, *sizes][:n_layers])
 
 
+def first_layer(K: Array, wants: Wants) -> Layer:
+    """The Gaussian first layer: nothing fluctuates."""
+    n = len(K)
+    n_pairs = n * (n + 1) // 2 if wants.tensor else 0
+    n_chosen = 0 if wants.quadruples is None else len(wants.quadruples)
+    blocks = np.zeros((n, n, 3, 3) if wants.pairs or wants.correction else (0, 0, 3, 3))
+    return Layer(_within(K), np.zeros((n, n)), blocks, np.zeros((n_pairs, n_pairs)), np.zeros((n_chosen, 3, 3)), 0.0)
+
+
 def march(
     network: Network, x: Array, sizes: tuple[int, ...], wants: Wants, rtol: float, advance: Callable
 ) -> list[Layer]:
     """All layers, the first included."""
     K, made = steps(network, x, sizes)
-    n = len(K)
-    n_pairs = n * (n + 1) // 2 if wants.tensor else 0
-    n_chosen = 0 if wants.quadruples is None else len(wants.quadruples)
-    blocks = np.zeros((n, n, 3, 3) if wants.pairs or wants.correction else (0, 0, 3, 3))
-    start = Layer(_within(K), np.zeros((n, n)), blocks, np.zeros((n_pairs, n_pairs)), np.zeros((n_chosen, 3, 3)), 0.0)
-    layers = [start]
+    layers = [first_layer(K, wants)]
     for step in made:
         with np.errstate(over="ignore", invalid="ignore"):
             layers.append(advance_layer(network, layers[-1], step, wants, rtol))

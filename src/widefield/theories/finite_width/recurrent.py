@@ -33,6 +33,7 @@ from widefield.theories.finite_width.recurrent_pairs import (
     find_rows,
     respond,
 )
+from widefield.theories.finite_width.recurrent_verify import residual
 
 STATES = ("state", "state_", "sample", "sample_")
 LAYER = ("layer", "sample", "sample_")
@@ -63,13 +64,14 @@ class Expansion:
     error: float
 
 
-def expand(network: Network, task: Task) -> Expansion:
+def expand(network: Network, task: Task, progress: bool | None = False) -> Expansion:
     """κ, R, V, G1, T, H1 and the diagonal of Vh, equations (a) to (d)."""
     nodes = find_nodes(network, task)
     rows = find_rows(network, nodes)
     _guard(len(rows), len(nodes.C))
     response = respond(network.activation, nodes, rows)
-    kappa, T, error = noise(network.activation, nodes, rows, response, reuse=_reuses(network, nodes))
+    reuse = _reuses(network, nodes)
+    kappa, T, error = noise(network.activation, nodes, rows, response, reuse=reuse, progress=progress)
     R = response.R
     V = R @ kappa @ R.T
     V = 0.5 * (V + V.T)
@@ -150,37 +152,54 @@ def solve_recurrent(
 
     Equations (a)–(d) of the theory page finite_width_recurrent.
     Cost: C(AN+3, 4) four-point averages for A transitions and N samples, 0.1 ms each for relu and erf.
-    Error: the largest estimate of an average, relative to its scale, stands in the certificate.
+    Error: the largest estimate of an average, relative to its scale, stands in the certificate; the residual puts C, V
+    and G1 of some pairs back into their equations, with averages by quadrature.
     Limits: first order in 1/n; for tied relu weights the expansion is in 5a²/n. Notes say where it is not trustworthy.
     """
     start = time.perf_counter()
-    del progress
     n = _check(network, task, width, quadruples)
     rtol = checks.tolerance("rtol", rtol, 1e-12)
     names, left_out = _plan(network, task, quantities)
-    options = {"width": n, "quantities": list(names)}
     try:
-        found = expand(network, task)
+        found = expand(network, task, progress)
     except SolveError as error:
-        raise SolveError(f"The averages of the expansion are not known well enough: {error}") from error
+        fields, coords, facts = _nothing(network, task, names, error)
+    else:
+        fields, coords, facts = _results(network, task, found, names, n, rtol)
+    certificate = Certificate(
+        theory="finite_width",
+        tolerance=rtol,
+        steps=network.depth,
+        wall_time=time.perf_counter() - start,
+        options={"width": n, "quantities": list(names)},
+        left_out=left_out,
+        **facts | {"notes": (*task.notes, *facts["notes"])},
+    )
+    return make_solution(fields, certificate, network, task, coords=coords, throw=throw)
+
+
+def _results(network: Network, task: Task, found: Expansion, names: tuple[str, ...], n: int, rtol: float):
+    """Fields, coordinates and what the certificate says of them."""
     layers = _layers(network, found)
     fields = {name: (DIMS[name], _field(name, found, layers, n)) for name in names}
     finite = all(np.isfinite(value).all() for _, value in fields.values())
-    status = Status.success if found.error <= rtol else Status.inaccurate
+    left_over = residual(network, task, found) if finite else None
+    honest = found.error <= rtol and (left_over is None or left_over <= rtol)
     notes, diagnostics = _trust(network, task, found, layers, n)
-    certificate = Certificate(
-        theory="finite_width",
-        status=status if finite else Status.nonfinite,
-        tolerance=rtol,
-        error=found.error,
-        steps=network.depth,
-        wall_time=time.perf_counter() - start,
-        options=options,
-        left_out=left_out,
-        notes=(*task.notes, *notes),
-        diagnostics=diagnostics,
-    )
-    return make_solution(fields, certificate, network, task, coords=_coords(names, found), throw=throw)
+    if finite and left_over is None:
+        notes += ("no residual: the averages are beyond the reach of the quadrature that would check them",)
+    facts: dict[str, Any] = {"residual": left_over, "error": found.error, "notes": notes, "diagnostics": diagnostics}
+    facts["status"] = Status.nonfinite if not finite else Status.success if honest else Status.inaccurate
+    return fields, _coords(names, found), facts
+
+
+def _nothing(network: Network, task: Task, names: tuple[str, ...], error: SolveError):
+    """NaN where the averages or the covariances below them are not known."""
+    lengths = _lengths(network, task)
+    shapes = {name: tuple(lengths[dim.rstrip("_")] for dim in DIMS[name]) for name in names}
+    fields = {name: (DIMS[name], np.full(shape, np.nan)) for name, shape in shapes.items()}
+    status = Status.inaccurate if error.solution is None else error.solution.status
+    return fields, {}, {"status": status, "notes": (f"the averages of the expansion are not known: {error}",)}
 
 
 def _check(network: Network, task: Task, width: int, quadruples: Any) -> int:
@@ -194,14 +213,18 @@ def _check(network: Network, task: Task, width: int, quadruples: Any) -> int:
 
 
 def _plan(network: Network, task: Task, quantities: Iterable[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    lengths = {"layer": network.depth + 1, "state": network.depth, "sample": task.n_samples}
-    n_nodes = network.depth * task.n_samples
-    lengths["pair"] = n_nodes * (n_nodes + 1) // 2
+    lengths = _lengths(network, task)
     sizes = {name: 8 * int(np.prod([lengths[d.rstrip("_")] for d in dims])) for name, dims in DIMS.items()}
     if quantities is not None:
         return choose_quantities(quantities, sizes)
     kept, left_out = choose_quantities(None, {name: size for name, size in sizes.items() if name not in ON_REQUEST})
     return kept, (*left_out, *ON_REQUEST)
+
+
+def _lengths(network: Network, task: Task) -> dict[str, int]:
+    n_nodes = network.depth * task.n_samples
+    n_layers = network.depth + (network.readout_variance is not None)
+    return {"layer": n_layers, "state": network.depth, "sample": task.n_samples, "pair": n_nodes * (n_nodes + 1) // 2}
 
 
 def _layers(network: Network, found: Expansion) -> list[tuple[np.ndarray, np.ndarray]]:

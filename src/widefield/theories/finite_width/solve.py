@@ -100,9 +100,10 @@ def _check(network: Any, task: Any, width: Any) -> tuple[int, ...]:
         raise ValueError(
             f"`network` must be a widefield Network such as widefield.DNN(...), got {type(network).__name__}."
         )
+    network.refuse_branch("finite_width")
     if not isinstance(task, Task):
         raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
-    checks.reject_tracers(width=width)
+    _refuse_tracer(width)
     if deep.refuse(network.activation) == "jumps":
         raise ValueError(
             f"`network` has the activation {network.activation}, which jumps: finite_width needs the derivative of "
@@ -110,6 +111,16 @@ def _check(network: Any, task: Any, width: Any) -> tuple[int, ...]:
         )
     task.sequences(network.depth)
     return network.sizes(width)
+
+
+def _refuse_tracer(width: Any) -> None:
+    try:
+        checks.reject_tracers(width=width)
+    except ValueError:
+        raise ValueError(
+            "`width` is a JAX tracer: finite_width computes in NumPy and has no core that jit, grad or vmap could trace. "
+            "Call it in a loop; of its fields the kernel alone has a traceable core, widefield.theories.prior.core."
+        ) from None
 
 
 def _is_deep(network: Network, task: Task) -> bool:

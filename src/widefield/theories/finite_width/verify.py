@@ -49,7 +49,7 @@ def _pair(activation: Activation, layer: Layer, after: Layer, step: Step, wants:
     """K, V and G1 of one pair against the right-hand sides of its two samples."""
     at = np.ix_([i, j], [i, j])
     K = layer.kernel[at]
-    found = _by_quadrature(activation, K, wants)
+    found = by_quadrature(activation, K, wants)
     size = np.sqrt(np.diag(after.kernel)[[i, j]])
     off = [np.abs(after.kernel[at] - step.source[at] - step.weight * found.value) / _safe(size[:, None] * size)]
     if wants.pairs or wants.correction:
@@ -58,10 +58,10 @@ def _pair(activation: Activation, layer: Layer, after: Layer, step: Step, wants:
         block = deep.next_block(layer.blocks[i, j], source, left, left, step.weight, step.ratio)
         scale = np.sqrt(np.diag(block))
         # The source is a difference of moments: a rounding of these is as much as it can be known to.
-        floor = step.weight**2 * np.sqrt(np.diag(found.fourth.square))[[0, 0, 1]]  # type: ignore[union-attr]
+        own = np.sqrt(np.diag(found.fourth.square))  # type: ignore[union-attr]
+        floor = step.weight * np.array([own[0], np.sqrt(own[0] * own[1]), own[1]])
         off.append(
-            np.abs(after.blocks[i, j] - block)
-            / _safe(np.maximum(scale[:, None] * scale, np.outer(floor, floor) ** 0.5))
+            np.abs(after.blocks[i, j] - block) / _safe(np.maximum(scale[:, None] * scale, floor[:, None] * floor))
         )
     if wants.correction and found.hessian is not None:
         blocks = layer.blocks[at]
@@ -71,7 +71,7 @@ def _pair(activation: Activation, layer: Layer, after: Layer, step: Step, wants:
     return float(max(np.max(v) for v in off))
 
 
-def _by_quadrature(activation: Activation, K: np.ndarray, wants: Wants) -> deep.Averages:
+def by_quadrature(activation: Activation, K: np.ndarray, wants: Wants) -> deep.Averages:
     """The averages of two samples, each pair by its own rule."""
     if activation.breaks:
         return _broken(activation, K, wants)
@@ -87,9 +87,9 @@ def _smooth(activation: Activation, q: float, p: float, c: float) -> dict[str, f
     """All averages of one pair on one grid."""
     # Equal steps, fine enough for a pole at ±π/2 of a preactivation of the larger variance.
     wanted = 0.35 / math.sqrt(max(q, p, 1e-300))
-    if wanted < 0.7 * FINEST:
+    if wanted < FINEST:
         raise OutOfReach
-    z = np.arange(-REACH, REACH, min(0.1, max(wanted, FINEST)))
+    z = np.arange(-REACH, REACH, min(0.1, wanted))
     weight = (z[1] - z[0]) * np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
     size = math.sqrt(q * p)
     rho = c / size if size else 0.0

@@ -1,0 +1,186 @@
+"""Curves and kernels as the fields of a Solution: their names, dims, sizes and shapes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from widefield import checks
+from widefield.boundary import choose_quantities, memory_budget
+from widefield.theories.dynamics import losses
+from widefield.theories.dynamics.answer import Answer, Estimate
+from widefield.theories.dynamics.problem import Problem
+
+KERNELS = ("feature_kernel", "gradient_kernel")
+STATIC = ("loss", "test_loss", "prediction", "test_prediction", "state_prediction", "ntk")
+Dims = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which fields to make and at which steps kernels are kept."""
+
+    wanted: tuple[str, ...]
+    left_out: tuple[str, ...]
+    at: tuple[int, ...]
+    chosen: bool  # whether the user chose the steps
+
+
+def is_simple(problem: Problem) -> bool:
+    """A deep network driven at the first state and read out at one: layers suffice, no pairs of states."""
+    driven = problem.task.sequences(problem.network.depth).shape[1]
+    return problem.network.weights == "untied" and driven == 1 and len(problem.readouts) == 1
+
+
+def plan(problem: Problem, curves_only: bool, at: Any, quantities: Iterable[str] | None, n_paths: int) -> Plan:
+    """Names within the memory that is free; kernels at all steps unless ``at`` chooses some."""
+    n_rows, chosen = len(problem.rates), at is not None
+    steps = _steps(at, n_rows)
+    n, depth = problem.task.n_samples, problem.network.depth
+    pairs = 1 if is_simple(problem) else depth
+    channels = len(problem.readouts) * problem.shape.n_outputs
+    two_times = 8 * depth * pairs * len(steps) ** 2 * n**2
+    samples = 8 * len(steps) * depth * (n + problem.task.n_test) * n_paths * (2 + channels)
+    curve = 8 * n_rows * (n + problem.task.n_test) * depth * problem.shape.n_outputs
+    sizes = {"loss": 8 * n_rows, "prediction": curve}
+    if problem.task.n_test:
+        sizes["test_prediction"] = curve
+    if problem.task.y_test is not None:
+        sizes["test_loss"] = 8 * n_rows
+    if depth > 1 and problem.responses:
+        sizes["state_prediction"] = curve
+    sizes["ntk"] = 8 * n_rows * channels**2 * n**2
+    if not curves_only:
+        sizes |= {"feature_kernel": two_times + samples, "gradient_kernel": channels**2 * two_times + samples}
+        sizes["preactivation"] = 8 * depth * n * n_paths * 8
+    wanted, left_out = choose_quantities(quantities, sizes, budget=memory_budget() // 2)
+    if quantities is None:
+        left_out = (*left_out, *(name for name in (*KERNELS, "preactivation") if name not in sizes))
+    keeps = set(wanted) & {*KERNELS, "preactivation"}
+    if keeps == {"preactivation"} and not chosen:
+        steps = (n_rows - 1,)
+    return Plan(wanted, left_out, steps if keeps else (), chosen)
+
+
+def _steps(at: Any, n_rows: int) -> tuple[int, ...]:
+    if at is None:
+        return tuple(range(n_rows))
+    checks.reject_tracers(at=at)
+    steps = np.atleast_1d(np.asarray(at))
+    if (
+        steps.ndim != 1
+        or steps.dtype.kind not in "iu"
+        or not len(steps)
+        or steps.min() < -n_rows
+        or steps.max() >= n_rows
+    ):
+        raise ValueError(f"`at` must be steps between 0 and {n_rows - 1}, got {at!r}.")
+    return tuple(sorted({int(step) % n_rows for step in steps}))
+
+
+def coordinates(problem: Problem, planned: Plan) -> dict[str, Any]:
+    """Time beside step, the kept steps, and the states of readouts."""
+    times = np.concatenate([[0.0], np.cumsum(problem.rates[:-1])])
+    found: dict[str, Any] = {"time": ("step", times)}
+    if planned.chosen and set(planned.wanted) & set(KERNELS):
+        found |= {"at": list(planned.at), "at_": list(planned.at)}
+    return found
+
+
+def fields_of(problem: Problem, answer: Answer, planned: Plan) -> dict[str, tuple[Dims, np.ndarray]]:
+    """Named (dims, array) pairs, with ``<name>_stderr`` beside what was sampled."""
+    found: dict[str, tuple[Dims, np.ndarray]] = {}
+    for name in planned.wanted:
+        made = _make(problem, answer, planned, name)
+        if made is None:
+            continue
+        dims, estimate = made
+        found[name] = (dims, estimate.value)
+        if estimate.stderr is not None:
+            found[f"{name}_stderr"] = (dims, estimate.stderr)
+    return found
+
+
+def _make(problem: Problem, answer: Answer, planned: Plan, name: str) -> tuple[Dims, Estimate] | None:
+    n = problem.task.n_samples
+    if name == "loss":
+        return ("step",), answer.loss
+    if name in ("prediction", "test_prediction", "state_prediction"):
+        return _prediction(problem, answer, name)
+    if name == "test_loss":
+        return ("step",), Estimate(test_loss(problem, answer.prediction.value[:, :, n:]), None)
+    if name == "ntk":
+        return None if answer.ntk is None else _ntk(problem, answer.ntk)
+    if name == "preactivation":
+        layers = "layer" if is_simple(problem) else "state"
+        value = answer.preactivation
+        return None if value is None else ((layers, "path", "sample"), Estimate(value, None))
+    estimate = answer.kernels.get(name)
+    return None if estimate is None else _kernel(problem, planned, name, estimate)
+
+
+def _each(estimate: Estimate, change) -> Estimate:
+    return Estimate(change(estimate.value), None if estimate.stderr is None else change(estimate.stderr))
+
+
+def _prediction(problem: Problem, answer: Answer, name: str) -> tuple[Dims, Estimate]:
+    n, several = problem.task.n_samples, len(problem.readouts) > 1
+    samples = slice(n, None) if name == "test_prediction" else slice(0, n)
+    axis = "test" if name == "test_prediction" else "sample"
+    if name == "state_prediction" or several:
+        return ("step", "state", axis, "output"), _each(answer.prediction, lambda v: v[:, :, samples])
+    state = problem.readouts[0]
+    return ("step", axis, "output"), _each(answer.prediction, lambda v: v[:, state, samples])
+
+
+def test_loss(problem: Problem, prediction: np.ndarray) -> np.ndarray:
+    """The loss of held-out samples, scaled to as many as were trained on."""
+    task = problem.task
+    assert task.y_test is not None
+    states = task.supervised_states(problem.network.depth)
+    y = task.y_test if task.y_test.ndim == 3 else task.y_test.reshape(len(task.y_test), 1, -1)
+    labels = jnp.asarray(np.moveaxis(y, 1, 0)[np.argsort(states)])
+    read = prediction[:, list(problem.readouts)]
+    values = [
+        float(losses.total(problem.loss, jnp.asarray(row), labels)) if np.isfinite(row).all() else np.inf
+        for row in read
+    ]
+    return np.asarray(values) * task.n_samples / task.n_test
+
+
+def _channels(problem: Problem, value: np.ndarray, axes: tuple[int, int]) -> tuple[np.ndarray, Dims, Dims]:
+    """Split a pair of channel axes into readouts (moved to the front) and outputs (to the end), where there are several."""
+    n_read, n_out = len(problem.readouts), problem.shape.n_outputs
+    value = np.moveaxis(value, axes, (0, 1))
+    rest = value.shape[2:]
+    value = value.reshape(n_read, n_out, n_read, n_out, *rest)
+    value = np.moveaxis(value, (1, 3), (-2, -1))
+    front: Dims = ("readout", "readout_") if n_read > 1 else ()
+    back: Dims = ("output", "output_") if n_out > 1 else ()
+    if not front:
+        value = value[0, 0]
+    if not back:
+        value = value[..., 0, 0]
+    return value, front, back
+
+
+def _ntk(problem: Problem, ntk: Estimate) -> tuple[Dims, Estimate]:
+    n = problem.task.n_samples
+    split = lambda v: _channels(problem, v[..., :n, :n], (1, 2))  # noqa: E731
+    _, front, back = split(ntk.value)
+    return (*front, "step", "sample", "sample_", *back), _each(ntk, lambda v: split(v)[0])
+
+
+def _kernel(problem: Problem, planned: Plan, name: str, estimate: Estimate) -> tuple[Dims, Estimate]:
+    times: Dims = ("at", "at_") if planned.chosen else ("step", "step_")
+    simple = is_simple(problem)
+    first: Dims = ("layer",) if simple else ("state", "state_")
+    inner: Dims = (*first, *times, "sample", "sample_")
+    same = lambda v, axis: np.moveaxis(np.diagonal(v, axis1=axis, axis2=axis + 1), -1, axis) if simple else v  # noqa: E731
+    if name == "feature_kernel":
+        return inner, _each(estimate, lambda v: same(v, 0))
+    split = lambda v: _channels(problem, same(v, 2), (0, 1))  # noqa: E731
+    _, front, back = split(estimate.value)
+    return (*front, *inner, *back), _each(estimate, lambda v: split(v)[0])

@@ -1,0 +1,283 @@
+r"""The causal march of the masked field theory: forward at t, output, backward at t, then the update (Sec. 2 of the pages).
+
+.. math::
+    h^k = L_0(\xi_U + \gamma_0M_U) + \sqrt{w}\,W\varphi^{k-1}, \qquad
+    z^{k;c} = \delta_{kc}\sqrt v(\xi_v + \gamma_0\sqrt vM_v) + \sqrt{w}\,W^Tg^{k+1;c}, \qquad g = \varphi'(h)\,z
+
+with :math:`W` as in `basis`: one matrix for all states where weights are tied, one per transition where not. That is the
+whole difference between recurrent and deep networks. Inputs and trained biases are one kernel :math:`L_0L_0^T` over all
+(state, sample). Eqs. 1 of dynamics_recurrent; Eqs. 5–9 of Bordelon & Pehlevan (2022) are the deep case.
+
+Every array has the paths (or coordinates) on its last axis. A channel is a pair (readout state, output).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from widefield.theories.dynamics import basis
+from widefield.theories.dynamics.basis import Matrix
+from widefield.theories.dynamics.paths import dot
+
+Function = Callable[[Array], Array]
+
+
+class Shape(NamedTuple):
+    """What a compilation depends on, besides the sizes of arrays."""
+
+    activation: Function
+    gradient: Any  # of the loss of (prediction, label) by the prediction, both (readout, sample, output)
+    matrices: tuple[int, ...]  # which weight matrix leads into state 1, 2, …
+    readouts: tuple[int, ...]  # states that are read out, ascending
+    n_outputs: int
+    n_train: int
+    exact: bool  # coordinates instead of paths
+    responses: bool = True  # False: A = B = 0
+    tolerance: float = 1e-6
+
+
+class Physics(NamedTuple):
+    """Physical parameters; ``inputs`` is L0 (state, sample, direction), ``shares`` the width ratios q of every matrix."""
+
+    richness: Array
+    inputs: Array
+    weight_variance: Array  # one per transition
+    readout_variance: Array
+    shares: Array
+    labels: Array  # (readout, train sample, output)
+    decay: Array  # λ
+    momentum: Array  # 1/τ, 0 without
+    scale: Array  # of the initial weights
+
+
+class State(NamedTuple):
+    """Everything a step needs. ``kept``: how much of the initial weights is left."""
+
+    matrices: tuple[Matrix, ...]
+    input_noise: Array
+    input_memory: Array
+    input_momentum: Array
+    readout_noise: Array  # (output, S)
+    readout_memory: Array
+    readout_momentum: Array
+    first_features: Array  # orthonormal span of all features at step 0
+    kept: Array
+    prediction: Array  # (readout, sample, output), stepped by the NTK where A = B = 0
+    step: Array
+
+
+class Record(NamedTuple):
+    """Row t: predictions of every state (state, sample, output), errors at the readouts, and the site's variables."""
+
+    prediction: Array
+    delta: Array  # (readout, sample, output)
+    feature: Array  # φ (state, sample, S)
+    gradient: Array  # g (channel, state, sample, S)
+    preactivation: Array
+
+
+def start(shape: Shape, physics: Physics, noises: tuple[Array, Array, Array], n_directions: int) -> State:
+    """The state before step 0 from white noises: inputs (direction, S), readouts (output, S), matrices (matrix, 2, n, S)."""
+    inputs, readouts, white = noises
+    n_paths = inputs.shape[-1]
+    matrices = tuple(basis.empty(n_directions, n_paths, block) for block in white)
+    n_first = physics.inputs.shape[0] * physics.inputs.shape[1]
+    zero = jnp.zeros_like
+    return State(
+        matrices, inputs, zero(inputs), zero(inputs), readouts, zero(readouts), zero(readouts),
+        jnp.zeros((n_first, n_paths), inputs.dtype), jnp.asarray(1.0, inputs.dtype),
+        jnp.zeros((len(shape.readouts), physics.inputs.shape[1], shape.n_outputs), inputs.dtype), jnp.zeros((), int),
+    )  # fmt: skip
+
+
+def step(shape: Shape, physics: Physics, state: State, rate: Array) -> tuple[State, Record]:
+    """Row t of all fields, and the state after update t."""
+    weight = 1.0 if shape.exact else 1.0 / state.input_noise.shape[-1]
+    matrices = list(state.matrices)
+    hidden, feature, expansions = _forward(shape, physics, state, matrices, weight)
+    state = _remember_first(shape, state, feature, weight)
+    prediction = _readout(shape, physics, state, feature, weight)
+    read = prediction[jnp.asarray(shape.readouts)]
+    delta = -shape.gradient(read[:, : shape.n_train], physics.labels)
+    delta = jnp.zeros_like(read).at[:, : shape.n_train].set(delta)
+    gradient, returned = _backward(shape, physics, state, matrices, hidden, weight)
+    record = Record(prediction, delta, feature, gradient, hidden)
+    state = _update(shape, physics, state, matrices, rate, delta, feature, gradient, expansions, returned)
+    return state._replace(step=state.step + 1), record
+
+
+def _forward(shape: Shape, physics: Physics, state: State, matrices: list[Matrix], weight: float):
+    """h and φ of every state; ``matrices`` open directions on the way. Also the expansion of every φ but the last."""
+    gamma, scale = physics.richness, physics.scale * state.kept
+    fields: list[Array] = []
+    features: list[Array] = []
+    expansions: list[Array] = []
+    for k, L0 in enumerate(physics.inputs):
+        h = L0 @ (scale * state.input_noise + gamma * state.input_memory)
+        if k:
+            m = shape.matrices[k - 1]
+            forward, backward = matrices[m]
+            forward, L = basis.expand(forward, backward, features[-1], weight, shape.tolerance)
+            matrices[m] = Matrix(forward, backward)
+            w, q = physics.weight_variance[k - 1], physics.shares[k - 1]
+            response = scale / jnp.sqrt(q) if shape.responses else 0.0
+            h = h + jnp.sqrt(w) * basis.act(forward, backward, L, (scale, gamma * jnp.sqrt(w), response))
+            expansions.append(L)
+        fields.append(h)
+        features.append(shape.activation(h))
+    return jnp.stack(fields), jnp.stack(features), expansions
+
+
+def _remember_first(shape: Shape, state: State, feature: Array, weight: float) -> State:
+    """The readout's noise opens after the features of step 0: with those it has no correlation, whatever the sample."""
+
+    def span(_):
+        vectors = feature.reshape(-1, feature.shape[-1])
+        return basis.orthonormal(vectors, weight * jnp.sum(vectors**2, axis=1), weight, 1e-10)[0]
+
+    return state._replace(first_features=lax.cond(state.step == 0, span, lambda _: state.first_features, None))
+
+
+def _readout(shape: Shape, physics: Physics, state: State, feature: Array, weight: float) -> Array:
+    r""":math:`f = \sqrt v\langle v\varphi\rangle/\gamma_0`; the noise part through its own causal table."""
+    if not shape.responses:
+        every = jnp.zeros((*feature.shape[:2], shape.n_outputs), feature.dtype)
+        return every.at[jnp.asarray(shape.readouts)].set(state.prediction)
+    v = physics.readout_variance
+    flat = feature.reshape(-1, feature.shape[-1])
+    rest = flat - dot(flat, state.first_features, weight) @ state.first_features
+    from_noise = physics.scale * state.kept * dot(rest, state.readout_noise, weight) / physics.richness
+    total = jnp.sqrt(v) * from_noise + v * dot(flat, state.readout_memory, weight)
+    return total.reshape(*feature.shape[:2], shape.n_outputs)
+
+
+def _backward(shape: Shape, physics: Physics, state: State, matrices: list[Matrix], hidden: Array, weight: float):
+    """g (channel, state, sample, S) and, for every transition, the expansion of the upper g of the channels above it."""
+    gamma, scale, v = physics.richness, physics.scale * state.kept, physics.readout_variance
+    slope = _derivative(shape.activation, hidden)
+    readout = jnp.sqrt(v) * (scale * state.readout_noise + gamma * jnp.sqrt(v) * state.readout_memory)
+    channels = [(c, o) for c in shape.readouts for o in range(shape.n_outputs)]
+    n_states, n_samples, n_paths = hidden.shape
+    g = jnp.zeros((len(channels), *hidden.shape), hidden.dtype)
+    returned: list[Array] = [jnp.zeros(())] * (n_states - 1)
+    for k in reversed(range(n_states)):
+        z = jnp.stack([jnp.broadcast_to(readout[o] * (c == k), (n_samples, n_paths)) for c, o in channels])
+        if k + 1 < n_states and any(c > k for c, _ in channels):
+            m = shape.matrices[k]
+            forward, backward = matrices[m]
+            above = jnp.asarray([i for i, (c, _) in enumerate(channels) if c > k])
+            vectors = g[above, k + 1].reshape(-1, n_paths)
+            backward, L = basis.expand(backward, forward, vectors, weight, shape.tolerance)
+            matrices[m] = Matrix(forward, backward)
+            w, q = physics.weight_variance[k], physics.shares[k]
+            response = scale * q if shape.responses else 0.0
+            scales = (scale * jnp.sqrt(q), gamma * jnp.sqrt(w) * q, response)
+            back = jnp.sqrt(w) * basis.act(backward, forward, L, scales)
+            z = z.at[above].add(back.reshape(len(above), n_samples, n_paths))
+            returned[k] = L.reshape(len(above), n_samples, -1)
+        g = g.at[:, k].set(slope[k] * z)
+    return g, returned
+
+
+def _derivative(activation: Function, h: Array) -> Array:
+    return jax.jvp(activation, (h,), (jnp.ones_like(h),))[1]
+
+
+def _update(
+    shape: Shape,
+    physics: Physics,
+    state: State,
+    matrices: list[Matrix],
+    rate,
+    delta,
+    feature,
+    gradient,
+    expansions,
+    returned,
+):
+    """Memories after the gradient step: weight decay and momentum act on them as on the weights."""
+    n_states = len(feature)
+    channels = [(i, o) for i in range(len(shape.readouts)) for o in range(shape.n_outputs)]
+    errors = jnp.stack([delta[i, :, o] for i, o in channels])  # (channel, sample)
+    driven = jnp.einsum("cp,ckps->kps", errors, gradient)
+    move = _mover(physics, rate)
+    kick = jnp.einsum("kpd,kps->ds", physics.inputs, driven)
+    memory, momentum = move(state.input_memory, state.input_momentum, kick)
+    read = feature[jnp.asarray(shape.readouts)]
+    readout = move(state.readout_memory, state.readout_momentum, jnp.einsum("kpo,kps->os", delta, read))
+    kicks: dict[int, tuple[Array, Array]] = {}
+    for k in range(1, n_states):
+        m = shape.matrices[k - 1]
+        forward = expansions[k - 1].T @ driven[k]
+        above = jnp.asarray([i for i, (c, _) in enumerate(channels) if shape.readouts[c] > k - 1], dtype=int)
+        backward = jnp.zeros_like(forward)
+        if len(above):
+            backward = jnp.einsum("cpd,cp,ps->ds", returned[k - 1], errors[above], feature[k - 1])
+        old = kicks.get(m, (0.0, 0.0))
+        kicks[m] = (old[0] + forward, old[1] + backward)
+    moved = tuple(
+        Matrix(*(_move_side(side, kick, move) for side, kick in zip(matrix, kicks[m], strict=True)))
+        for m, matrix in enumerate(matrices)
+    )
+    return state._replace(
+        matrices=moved, input_memory=memory, input_momentum=momentum, readout_memory=readout[0],
+        readout_momentum=readout[1], kept=state.kept * (1 - rate * physics.decay),
+        prediction=_ntk_step(shape, physics, state, rate, delta, feature, gradient),
+    )  # fmt: skip
+
+
+def _mover(physics: Physics, rate: Array):
+    """One update of a memory and its momentum by the sum Σ Δ g φ."""
+
+    def move(memory: Array, momentum: Array, kick: Array) -> tuple[Array, Array]:
+        inertia = physics.momentum * rate
+        momentum = jnp.where(inertia > 0, (1 - inertia) * momentum + inertia * kick, kick)
+        return (1 - rate * physics.decay) * memory + rate * momentum, momentum
+
+    return move
+
+
+def _move_side(side: basis.Side, kick: Array, move) -> basis.Side:
+    memory, momentum = move(side.memory, side.momentum, kick)
+    return side._replace(memory=memory, momentum=momentum)
+
+
+def _ntk_step(shape: Shape, physics: Physics, state: State, rate, delta, feature, gradient) -> Array:
+    """Where A = B = 0 the outputs follow the tangent kernel; <zφ> would miss layers."""
+    if shape.responses:
+        return state.prediction
+    weight = 1.0 if shape.exact else 1.0 / feature.shape[-1]
+    kernel = tangent_kernel(shape, physics, feature, gradient, weight)
+    n_read, n_samples = len(shape.readouts), feature.shape[1]
+    errors = jnp.moveaxis(delta, 2, 1).reshape(-1, n_samples)
+    moved = jnp.einsum("cdpq,dq->cp", kernel, errors)
+    return state.prediction + rate * jnp.moveaxis(moved.reshape(n_read, shape.n_outputs, n_samples), 1, 2)
+
+
+def tangent_kernel(shape: Shape, physics: Physics, feature: Array, gradient: Array, weight: float) -> Array:
+    r"""NTK (channel, channel, sample, sample) :math:`= v\Phi + \sum_{kk'}G^{kk'}(M_{kk'}w\Phi^{k-1,k'-1} + K_0^{kk'})`."""
+    n_states, n_samples = feature.shape[:2]
+    channels = [(c, o) for c in shape.readouts for o in range(shape.n_outputs)]
+    total = jnp.zeros((len(channels), len(channels), n_samples, n_samples), feature.dtype)
+    kernel = lambda a, b: dot(a, b, weight)  # noqa: E731
+    for i, (c, o) in enumerate(channels):
+        for j, (d, p) in enumerate(channels):
+            if o == p:
+                total = total.at[i, j].add(physics.readout_variance * kernel(feature[c], feature[d]))
+    for k in range(n_states):
+        for l in range(n_states):
+            below = physics.inputs[k] @ physics.inputs[l].T
+            if k and l and shape.matrices[k - 1] == shape.matrices[l - 1]:
+                below = below + physics.weight_variance[k - 1] * kernel(feature[k - 1], feature[l - 1])
+            G = weight * jnp.einsum("aps,bqs->abpq", gradient[:, k], gradient[:, l])
+            total = total + G * below
+    return total
+
+
+def overflowed(state: State) -> Array:
+    """Whether a matrix had to open more directions than its buffer holds."""
+    full = [side.opened > len(side.direction) for matrix in state.matrices for side in matrix]
+    return jnp.any(jnp.stack(full)) if full else jnp.asarray(False)

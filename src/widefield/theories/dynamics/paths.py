@@ -1,0 +1,36 @@
+r"""What averages are taken over: sample paths of one site, or, in linear networks, coordinates of Gaussian space.
+
+A site's variables are functions of white noises. Nonlinear ones are sampled on S paths, :math:`\langle ab\rangle = \frac1S
+\sum_ia_ib_i`. Linear ones stay linear in the noises: they are vectors of coefficients, one coordinate per noise, and
+:math:`\langle ab\rangle = \sum_ia_ib_i` is exact. The march is the same for both; `Average.weight` is 1/S or 1.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from scipy.special import ndtri
+from scipy.stats import qmc
+
+MAX_SOBOL = 21201  # dimensions that SciPy has direction numbers for
+
+
+def dot(a: Array, b: Array, weight: float) -> Array:
+    """Averages of all products of rows of ``a`` (…, S) and ``b`` (…, S)."""
+    return weight * (a.reshape(-1, a.shape[-1]) @ b.reshape(-1, b.shape[-1]).T)
+
+
+def sampled(n_noises: int, n_paths: int, seed: int, batch: int) -> np.ndarray:
+    """White noises (noise, path) from one scrambled Sobol stream per batch; random beyond its dimensions."""
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(batch,)))
+    n_sobol = min(n_noises, MAX_SOBOL)
+    points = qmc.Sobol(n_sobol, seed=rng).random(n_paths)
+    noise = ndtri(np.clip(points, 2.0**-54, 1 - 2.0**-54)).T
+    more = rng.standard_normal((n_noises - n_sobol, n_paths))
+    return np.concatenate([noise, more])
+
+
+def whitened(noise: Array) -> Array:
+    """A block (noise, path) with exactly unit variances, no correlations and no means over its paths."""
+    noise = noise - noise.mean(axis=1, keepdims=True)
+    factor = jnp.linalg.cholesky(noise @ noise.T / noise.shape[1])
+    return jnp.linalg.solve(factor, noise)

@@ -1,0 +1,176 @@
+"""What is asked of the dynamics, checked, and as the arrays of the march."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from widefield import checks
+from widefield.network import Network
+from widefield.task import Task
+from widefield.theories.dynamics import losses
+from widefield.theories.dynamics.march import Physics, Shape
+
+Rate = float | np.ndarray | Callable[[int], float]
+# Variance, relative to a vector's own, below which no new direction opens. Training moves features by their richness, so
+# that what may be dropped shrinks with its square.
+SMOOTH, KINKED, LINEAR = 1e-5, 1e-6, 1e-22
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One training run: the network's and task's arrays, and the protocol."""
+
+    network: Network
+    task: Task
+    richness: float
+    rates: np.ndarray
+    loss: losses.Loss
+    weight_decay: float
+    momentum_time: float | None
+    initial_scale: float
+    responses: bool = True
+
+    @property
+    def exact(self) -> bool:
+        """Whether coordinates replace sampled paths."""
+        return self.network.activation.name == "linear"
+
+    @property
+    def readouts(self) -> tuple[int, ...]:
+        """States that are read out, ascending."""
+        return tuple(sorted(self.task.supervised_states(self.network.depth)))
+
+    @property
+    def labels(self) -> np.ndarray:
+        """(readout, sample, output), readouts ascending."""
+        states = self.task.supervised_states(self.network.depth)
+        return np.moveaxis(self.task.labels(), 1, 0)[np.argsort(states)]
+
+    @property
+    def shape(self) -> Shape:
+        """What a march is compiled for."""
+        network = self.network
+        tied = network.weights == "tied"
+        phi = network.activation
+        kinked = bool(phi.breaks)
+        return Shape(
+            activation=phi.function, gradient=_gradient(self.loss),
+            matrices=tuple(0 if tied else k for k in range(network.depth - 1)), readouts=self.readouts,
+            n_outputs=self.labels.shape[2], n_train=self.task.n_samples, exact=self.exact, responses=self.responses,
+            tolerance=LINEAR if self.exact else (KINKED if kinked else SMOOTH) * min(1.0, self.richness**2),
+        )  # fmt: skip
+
+    @property
+    def physics(self) -> Physics:
+        """Arrays of the march."""
+        number = lambda value: jnp.asarray(value, jnp.float64)  # noqa: E731
+        network = self.network
+        a = network.relative_widths
+        return Physics(
+            richness=number(self.richness), inputs=number(input_factor(network, self.task)),
+            weight_variance=number(network.weight_variances), readout_variance=number(network.readout_variance),
+            shares=number(a[1:] / a[:-1]), labels=number(self.labels), decay=number(self.weight_decay),
+            momentum=number(0.0 if self.momentum_time is None else 1 / self.momentum_time),
+            scale=number(self.initial_scale),
+        )  # fmt: skip
+
+
+@lru_cache
+def _gradient(loss: losses.Loss):
+    """One object per loss, so that a march compiles once."""
+    return jax.vmap(jax.vmap(jax.grad(loss)))
+
+
+def input_kernel(network: Network, task: Task) -> np.ndarray:
+    """Kernel of inputs and biases over (state, sample) nodes, with the masks of both; test inputs follow the others."""
+    x = task.sequences(network.depth, test=True)
+    n, depth = len(x), network.depth
+    driven = np.zeros((depth, n, x.shape[-1]))
+    driven[: x.shape[1]] = x.swapaxes(0, 1)
+    nodes = driven.reshape(depth * n, -1)
+    root_u, root_b = np.sqrt(network.input_variances), np.sqrt(network.bias_variances)
+    mask = lambda tied: np.ones((depth, depth)) if tied else np.eye(depth)  # noqa: E731
+    spread = lambda small: np.kron(small, np.ones((n, n)))  # noqa: E731
+    inputs = spread(mask(network.inputs == "tied") * np.outer(root_u, root_u)) * (nodes @ nodes.T) / x.shape[-1]
+    return inputs + spread(mask(network.biases == "tied") * np.outer(root_b, root_b))
+
+
+def input_factor(network: Network, task: Task) -> np.ndarray:
+    """L0 (state, sample, direction): a thin root of the input kernel."""
+    kernel = input_kernel(network, task)
+    values, vectors = np.linalg.eigh(kernel)
+    keep = values > 1e-14 * max(values[-1], 1e-300)
+    return (vectors[:, keep] * np.sqrt(values[keep])).reshape(network.depth, -1, int(keep.sum()))
+
+
+def problem(
+    network: Network,
+    task: Task,
+    *,
+    richness: float,
+    rate: Rate,
+    steps: int,
+    loss: Any,
+    weight_decay: float,
+    momentum_time: float | None,
+    initial_scale: float,
+    responses: bool = True,
+) -> Problem:
+    """Check the arguments of `widefield.dynamics` and gather them."""
+    _check(network, task)
+    gamma = checks.nonnegative("richness", richness, positive=True)
+    steps = checks.integer("steps", steps, 1)
+    if momentum_time is not None:
+        momentum_time = checks.nonnegative("momentum_time", momentum_time, positive=True)
+    rates = schedule(rate, steps)
+    if momentum_time is not None and rates.max() > momentum_time:
+        raise ValueError(f"`momentum_time` must be at least the rate {rates.max():g}, got {momentum_time!r}.")
+    function = losses.as_loss(loss)
+    _check_labels(task, loss)
+    return Problem(
+        network, task, gamma, rates, function, checks.nonnegative("weight_decay", weight_decay), momentum_time,
+        checks.nonnegative("initial_scale", initial_scale, positive=True), responses,
+    )  # fmt: skip
+
+
+def schedule(rate: Rate, steps: int) -> np.ndarray:
+    """One rate per update, and the last one again for the row after it."""
+    checks.reject_tracers(rate=rate)
+    values = np.asarray([rate(t) for t in range(steps)] if callable(rate) else rate)
+    if values.ndim > 1 or values.dtype.kind not in "fiu" or (values.ndim == 1 and len(values) != steps):
+        raise ValueError(
+            f"`rate` must be a number, {steps} of them (one per step) or a function of the step, got shape {values.shape}."
+        )
+    values = np.broadcast_to(values.astype(float), (steps,))
+    if not np.isfinite(values).all() or (values <= 0).any():
+        raise ValueError(f"`rate` must be positive and finite, got {values.min():g} … {values.max():g}.")
+    return np.append(values, values[-1])
+
+
+def _check(network: Any, task: Any) -> None:
+    if not isinstance(network, Network):
+        raise ValueError(f"`network` must be a widefield.Network (DNN or RNN), got {type(network).__name__}.")
+    network.refuse_branch("dynamics")
+    if network.readout_variance is None:
+        raise ValueError("`network` must have a readout (readout_variance) in dynamics: training needs an output.")
+    if network.readout_bias_variance:
+        raise ValueError("`network` must have readout_bias_variance=0 in dynamics: the readout has no bias.")
+    if not isinstance(task, Task):
+        raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
+    if task.y is None:
+        raise ValueError("`task` must have labels `y` in dynamics: they drive the training.")
+    task.sequences(network.depth)
+    task.supervised_states(network.depth)
+
+
+def _check_labels(task: Task, loss: Any) -> None:
+    y = task.labels()
+    if loss == "logistic" and not np.isin(y, (-1.0, 1.0)).all():
+        raise ValueError("`y` must hold labels -1 and 1 with loss='logistic'.")
+    if loss == "cross_entropy" and (y.shape[-1] < 2 or (y < 0).any() or not np.allclose(y.sum(axis=-1), 1)):
+        raise ValueError("`y` must hold class probabilities over two or more outputs with loss='cross_entropy'.")

@@ -1,0 +1,112 @@
+"""`widefield.dynamics`: how outputs and kernels of a wide network move under gradient descent."""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from widefield import checks
+from widefield.boundary import x64
+from widefield.network import Network
+from widefield.solution import Certificate, Solution, make_solution
+from widefield.task import Task
+from widefield.theories.dynamics import ensemble, fields
+from widefield.theories.dynamics.answer import Answer
+from widefield.theories.dynamics.problem import Problem, Rate, problem
+
+METHODS = ("full", "lazy", "independent", "perturbative")
+
+
+@x64
+def dynamics(
+    network: Network,
+    task: Task,
+    *,
+    richness: float,
+    rate: Rate,
+    steps: int,
+    flow: bool = False,
+    weight_decay: float = 0.0,
+    momentum_time: float | None = None,
+    loss: Any = "squared",
+    method: str = "full",
+    paths: int | None = None,
+    initial_scale: float = 1.0,
+    at: Any = None,
+    quantities: Iterable[str] | None = None,
+    rtol: float | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+    throw: bool = True,
+) -> Solution:
+    r"""Loss, predictions and kernels of an infinitely wide network along gradient descent, from lazy to rich.
+
+    .. math::
+        h^k = \sqrt wW\varphi(h^{k-1})/\sqrt N + \sqrt uUx^k/\sqrt D, \qquad f = \sqrt v\,v\cdot\varphi(h)/(\gamma_0N),
+        \qquad \theta \leftarrow \theta - \eta\gamma_0^2N\,\nabla\tfrac12\textstyle\sum|f-y|^2
+
+    Eqs. 1–9 of Bordelon & Pehlevan (2022) as corrected on the theory page, with the weight mask that makes recurrent and
+    deep networks one theory. :math:`\gamma_0` is ``richness``, :math:`\eta` ``rate`` (a number, one per step, or a
+    function of the step). Exact for finite steps; ``flow=True`` extrapolates to small ones at fixed time rate · step.
+
+    Protocols: ``weight_decay`` θ ← (1 − rate·λ)θ, ``momentum_time`` τ, biases trained where the network has them, several
+    outputs and readouts, held-out inputs, ``loss`` ``"squared"``, ``"logistic"``, ``"cross_entropy"`` or a function of one
+    sample's outputs and label; ``initial_scale`` scales the initial weights without being a multiplier (Appendix D.8).
+    ``method``: ``"lazy"`` static tangent kernel; ``"independent"`` without responses (A = B = 0); ``"perturbative"`` to
+    leading order in the squared richness.
+
+    Fields: ``loss`` ½Σ over training samples, ``test_loss`` (step), ``prediction``, ``test_prediction`` (step, sample,
+    output), ``ntk`` (step, sample, sample\_), ``feature_kernel``, ``gradient_kernel`` (layer, step, step\_, sample,
+    sample\_) or, where states are tied or several are driven or read out, (state, state\_, …), at the steps ``at``;
+    ``preactivation`` (layer, path, sample) and ``state_prediction`` (step, state, sample, output), outputs of every state.
+
+    Method: one causal pass in low-rank form; exact coordinates for linear networks, otherwise 8 batches of ``paths``
+    Sobol paths each, raised until predictions are good to ``rtol`` where that is given. Cost depth·paths·P·steps·(number
+    of directions).
+    Error: ``<field>_stderr`` over batches, plus a bias of order 1/paths. ``residual`` is the loss of orthonormality of the
+    directions in which weights are known.
+    Limits: infinite width; single networks scatter by 1/√width. Divergence is a status with its step.
+    """
+    start = time.perf_counter()
+    checks.choice("method", method, METHODS)
+    asked = problem(
+        network, task, richness=richness, rate=rate, steps=steps, loss=loss, weight_decay=weight_decay,
+        momentum_time=momentum_time, initial_scale=initial_scale, responses=method != "independent",
+    )  # fmt: skip
+    _check_method(asked, method, flow)
+    n_paths = ensemble.FIRST_PATHS if paths is None else checks.integer("paths", paths, 64)
+    curves_only = flow or method in ("lazy", "perturbative")
+    planned = fields.plan(asked, curves_only, at, quantities, n_paths)
+    answer = _solve(
+        asked, planned, method, flow, ensemble.Sampling(paths, rtol, checks.integer("seed", seed, 0), progress)
+    )
+    named = fields.fields_of(asked, answer, planned)
+    shown = {
+        "richness": richness, "rate": rate, "steps": steps, "method": method, "loss": loss, "flow": flow,
+        "weight_decay": weight_decay, "momentum_time": momentum_time, "initial_scale": initial_scale,
+        "paths": answer.n_paths,
+    }  # fmt: skip
+    certificate = Certificate(
+        theory="dynamics", status=answer.status, residual=answer.residual, tolerance=ensemble.ORTHONORMAL, error=answer.error,
+        steps=int(steps), seed=None if asked.exact or method == "lazy" else seed, wall_time=time.perf_counter() - start,
+        options={k: v for k, v in shown.items() if v is not None and v is not False}, notes=(*task.notes, *answer.notes),
+        left_out=planned.left_out, diagnostics=answer.diagnostics,
+    )  # fmt: skip
+    return make_solution(named, certificate, network, task, coords=fields.coordinates(asked, planned), throw=throw)
+
+
+def _solve(asked: Problem, planned: fields.Plan, method: str, flow: bool, sampling: ensemble.Sampling) -> Answer:
+    options = ensemble.Options(sampling, "ntk" in planned.wanted, planned.at, planned.wanted)
+    if method == "lazy":
+        return ensemble.static(asked)
+    if method == "perturbative":
+        return ensemble.perturbative(asked, options)
+    return ensemble.flow(asked, options) if flow else ensemble.full(asked, options)
+
+
+def _check_method(asked: Problem, method: str, flow: bool) -> None:
+    """What an approximation does not cover."""
+    if method in ("lazy", "perturbative"):
+        if asked.weight_decay or asked.initial_scale != 1 or flow:
+            raise ValueError(f"`method`={method!r} is for plain descent: without weight_decay, initial_scale or flow.")
+        if len(set(asked.network.relative_widths)) > 1:
+            raise ValueError(f"`method`={method!r} needs equal `widths`.")
