@@ -4,10 +4,12 @@ from functools import partial
 
 import numpy as np
 import pytest
+import scipy.special
 
 import widefield as wf
 
 from .. import contracts
+from . import saddle_oracle
 
 ERF = wf.RNN(3, "erf", weight_variance=2.0)
 UNIT = np.ones((1, 1))
@@ -73,3 +75,48 @@ def test_a_density_that_does_not_normalise_says_so():
     call = partial(wf.posterior, wf.DNN(1, "quadratic"), wf.Task(UNIT, np.full(1, 50.0)), temperature=0.1)
     partial_solution = contracts.assert_fails_loudly(call, wf.Status.diverged)
     assert not np.isfinite(partial_solution.free_energy)
+
+
+# Spectra of the recurrent weights.
+
+
+def test_the_outlier_of_erf_networks_matches_brute_force(coherent):
+    """W maps φ(h^t) to h^{t+1}: eigenvalues of <φφᵀ>⁻¹<φ h₊ᵀ> over the first two states, from a plain grid."""
+    one = lambda name: coherent.data[name].values[..., 0, 0]  # noqa: E731
+    K = np.pad(2.0 * one("feature")[:2, :2], ((1, 0), (1, 0)))
+    K[0, 0] = 1.0
+    cross = saddle_oracle.cross_three(scipy.special.erf, K, one("conjugate"))
+    exact = np.linalg.eigvals(np.linalg.solve(one("feature")[:2, :2], cross[:2, 1:]))
+    exact = exact[np.argsort(-np.abs(exact))]
+    found = wf.spectrum(coherent)
+    np.testing.assert_allclose(found.eigenvalues, exact, atol=1e-6)
+    assert len(found.outliers) == 1 and found.radius == np.sqrt(2.0) and np.all(found.stderr == 0)
+
+
+def test_the_spectrum_needs_what_it_reads(coherent):
+    from dataclasses import replace
+
+    with pytest.raises(ValueError, match="`solution` must have the fields"):
+        wf.spectrum(replace(coherent, data=coherent.data.drop_vars("feature")))
+    off = coherent.data.assign(feature=1.01 * coherent.feature)
+    with pytest.raises(ValueError, match="`solution` must be converged"):
+        wf.spectrum(replace(coherent, data=off))
+
+
+@pytest.mark.full
+def test_the_spectrum_of_the_linear_theory_and_of_the_general_one_agree():
+    same = wf.Activation(lambda h: h, name="same")
+    task = wf.Task(UNIT, np.full(1, np.sqrt(14.0)))
+    exact, general = (wf.posterior(wf.RNN(3, phi), task, temperature=1.0) for phi in ("linear", same))
+    assert general.branch == exact.branch == "coherent"
+    np.testing.assert_allclose(wf.spectrum(general).eigenvalues, wf.spectrum(exact).eigenvalues, rtol=1e-6)
+
+
+@pytest.mark.full
+def test_sampled_spectra_come_with_their_errors():
+    """Two orthogonal samples of which one has no label: that of the other alone, from six dimensions of draws."""
+    alone = wf.spectrum(wf.posterior(ERF, wf.Task(UNIT, np.full(1, 8.0)), temperature=0.2)).eigenvalues[0]
+    task = wf.Task(np.sqrt(2) * np.eye(2), np.array([8.0, 0.0]))
+    found = wf.spectrum(wf.posterior(ERF, task, temperature=0.2, paths=1 << 16))
+    assert 0 < found.stderr[0] < 0.05
+    assert abs(found.eigenvalues[0] - alone) < 5 * found.stderr[0]

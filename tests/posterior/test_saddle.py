@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,7 @@ import scipy.special
 
 import widefield as wf
 from widefield.solution import Status
-from widefield.theories.posterior import moments, saddle
+from widefield.theories.posterior import linearised, moments, saddle
 from widefield.theories.posterior.nonlinear import solve_saddle
 from widefield.theories.posterior.problem import drive_between, predict, problem_of
 from widefield.theories.posterior.unseen import unseen_features
@@ -141,6 +142,26 @@ def test_even_sector_is_the_incoherent_branch():
 def test_even_sector_needs_the_symmetry():
     with pytest.raises(ValueError, match="even"):
         solve("relu", 1.0, sector="even")
+
+
+def test_the_matrix_free_derivative_is_the_dense_one(monkeypatch):
+    """Arnoldi and GMRES, which take over beyond `DENSE` unknowns, on a map that is small enough for both."""
+    found = erf_at(5.0)
+    right = np.random.default_rng(0).normal(size=(2, 12))
+    with jax.enable_x64(True):
+        coarse = moments.grid(3, 0.5, 6.0, True, "saturated")
+        m = eqx.tree_at(lambda m: m.nodes, found.saddle_map, coarse)
+    odd = np.tile(saddle.odd_lags(m.problem)[m.rows, m.columns], 2)
+    with jax.enable_x64(True):
+        vector = m.pack(saddle.State(jnp.asarray(found.feature), jnp.asarray(found.hidden)))
+        dense = linearised.linearise(m, vector)
+        monkeypatch.setattr(linearised, "DENSE", 0)
+        free = linearised.linearise(m, vector)
+        assert dense.matrix is not None and free.matrix is None
+        for among in (None, odd, ~odd):
+            np.testing.assert_allclose(free.leading(among), dense.leading(among), atol=1e-6)
+        exact = dense.solve(right)
+        np.testing.assert_allclose(free.solve(right), exact, atol=3e-3 * np.abs(exact).max())
 
 
 # No labels: the prior.

@@ -63,3 +63,32 @@ def test_rotation_with_unsupervised_states(make):
     other = wf.DNN if make is wf.RNN else wf.RNN
     wrong = theory(other, "linear", "rotation").prediction.values
     assert not students.agrees(wrong, sampled(make, "linear", "rotation")["prediction"])
+
+
+def top_eigenvalue(run):
+    """The real part of the largest eigenvalue of every network; W → −W leaves its sign open."""
+    values = run.eigenvalue_real.values + 1j * run.eigenvalue_imag.values
+    return np.abs(np.take_along_axis(values, np.abs(values).argmax(axis=1)[:, None], axis=1)[:, 0].real)
+
+
+@pytest.mark.full
+def test_the_outlier_of_trained_erf_networks():
+    """The largest eigenvalue of W, 2·wide − narrow; 10 % off, or W read off the states alone, is rejected."""
+    net, task = wf.RNN(3, "erf", weight_variance=2.0), wf.Task(np.ones((1, 1)), np.full(1, 8.0))
+    solution = wf.posterior(net, task, temperature=0.2)
+    narrow, wide = (
+        top_eigenvalue(
+            wf.simulate.posterior(
+                net, task, temperature=0.2, width=n, replicates=150, seed=n + 7, steps=2, warmup=120, start=solution,
+                quantities=("eigenvalue_real", "eigenvalue_imag"), throw=False,
+            )
+        )
+        for n in (100, 200)
+    )  # fmt: skip
+    outlier = wf.spectrum(solution).outliers
+    assert outlier.shape == (1,)
+    samples = 2 * wide - narrow
+    assert students.agrees(outlier.real, samples[:, None])
+    assert not students.agrees(1.1 * outlier.real, samples[:, None])
+    H = solution.hidden.values[..., 0, 0]
+    assert not students.agrees(np.abs(np.linalg.eigvals(np.linalg.solve(H[:2, :2], H[:2, 1:]))).max(), samples[:, None])

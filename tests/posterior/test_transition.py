@@ -95,6 +95,38 @@ def test_a_nonlinear_network_has_its_transition():
     assert np.isnan(order[:3]).all() and np.isfinite(order[3:]).all()
 
 
+@pytest.mark.full
+def test_a_first_order_transition_on_the_nonlinear_road():
+    """κ̂ = 24 > 56/3: a linear activation that is not so by name has the three points of the linear theory."""
+    same = wf.Activation(lambda h: h, name="same")
+    exact = wf.transition(recurrent(4), UNIT, temperature=24.0, points=2)
+    found = wf.transition(wf.RNN(3, same), wf.Task(np.ones((1, 1)), np.full(1, 8.0)), temperature=24.0, points=2)
+    assert found.order == exact.order == "first"
+    for name in ("instability", "equal_free_energy", "spinodal"):
+        np.testing.assert_allclose(8 * getattr(found, name), getattr(exact, name), rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.full
+def test_a_weakly_saturating_network_has_a_first_order_transition():
+    """tanh close to its linear regime, κ̂ = 40: instability above equal free energy above spinodal."""
+    net, task = wf.RNN(3, "tanh", input_variance=0.02), wf.Task(np.ones((1, 1)), np.full(1, 3.0))
+    found = wf.transition(net, task, temperature=0.8, points=2)
+    assert found.order == "first"
+    assert found.spinodal < found.equal_free_energy < found.instability
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("labels", [[4.0], [4.0, 0.0]])
+def test_a_sampled_transition(labels):
+    """One sample by draws, and six dimensions: an orthogonal sample without label changes nothing. y_c = 4.25540."""
+    x = np.sqrt(len(labels)) * np.eye(len(labels))
+    net, task = wf.RNN(3, "erf", weight_variance=2.0), wf.Task(x, np.array(labels))
+    found = wf.transition(net, task, temperature=0.2, points=2, paths=1 << 16)
+    assert found.order is None and 0 < found.instability_stderr < 0.02
+    assert abs(found.instability - 4.25540 / 4) < 5 * found.instability_stderr
+    assert "±" in str(found) and found.certificate.seed == 0
+
+
 @pytest.mark.parametrize("net", [wf.DNN(3, "linear"), wf.RNN(2, "linear")])
 def test_no_transition(net):
     """Deep networks, and recurrent ones of two states."""

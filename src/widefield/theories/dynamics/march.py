@@ -36,6 +36,7 @@ class Shape(NamedTuple):
     n_train: int
     exact: bool  # coordinates instead of paths
     responses: bool = True  # False: A = B = 0
+    langevin: bool = False
     tolerance: float = 1e-6
 
 
@@ -51,10 +52,11 @@ class Physics(NamedTuple):
     decay: Array  # λ
     momentum: Array  # 1/τ, 0 without
     scale: Array  # of the initial weights
+    temperature: Array
 
 
 class State(NamedTuple):
-    """Everything a step needs. ``kept``: how much of the initial weights is left."""
+    """Everything a step needs. ``kept``: how much of the noises is left in the weights."""
 
     matrices: tuple[Matrix, ...]
     input_noise: Array
@@ -67,6 +69,7 @@ class State(NamedTuple):
     kept: Array
     prediction: Array  # (readout, sample, output), stepped by the NTK where A = B = 0
     step: Array
+    key: Array
 
 
 class Record(NamedTuple):
@@ -79,9 +82,11 @@ class Record(NamedTuple):
     preactivation: Array
 
 
-def start(shape: Shape, physics: Physics, noises: tuple[Array, Array, Array], n_directions: int) -> State:
+def start(
+    shape: Shape, physics: Physics, noises: tuple[Array, Array, Array], n_directions: int, seed: int = 0
+) -> State:
     """The state before step 0 from white noises: inputs (direction, S), readouts (output, S), matrices (matrix, 2, n, S)."""
-    inputs, readouts, white = noises
+    inputs, readouts, white = (physics.scale * noise for noise in noises)
     n_paths = inputs.shape[-1]
     matrices = tuple(basis.empty(n_directions, n_paths, block) for block in white)
     n_first = physics.inputs.shape[0] * physics.inputs.shape[1]
@@ -90,6 +95,7 @@ def start(shape: Shape, physics: Physics, noises: tuple[Array, Array, Array], n_
         matrices, inputs, zero(inputs), zero(inputs), readouts, zero(readouts), zero(readouts),
         jnp.zeros((n_first, n_paths), inputs.dtype), jnp.asarray(1.0, inputs.dtype),
         jnp.zeros((len(shape.readouts), physics.inputs.shape[1], shape.n_outputs), inputs.dtype), jnp.zeros((), int),
+        jax.random.key(seed),
     )  # fmt: skip
 
 
@@ -106,12 +112,14 @@ def step(shape: Shape, physics: Physics, state: State, rate: Array) -> tuple[Sta
     gradient, returned = _backward(shape, physics, state, matrices, hidden, weight)
     record = Record(prediction, delta, feature, gradient, hidden)
     state = _update(shape, physics, state, matrices, rate, delta, feature, gradient, expansions, returned)
+    if shape.langevin:
+        state = _shake(physics, state, rate)
     return state._replace(step=state.step + 1), record
 
 
 def _forward(shape: Shape, physics: Physics, state: State, matrices: list[Matrix], weight: float):
     """h and φ of every state; ``matrices`` open directions on the way. Also the expansion of every φ but the last."""
-    gamma, scale = physics.richness, physics.scale * state.kept
+    gamma, scale = physics.richness, state.kept
     fields: list[Array] = []
     features: list[Array] = []
     expansions: list[Array] = []
@@ -149,14 +157,14 @@ def _readout(shape: Shape, physics: Physics, state: State, feature: Array, weigh
     v = physics.readout_variance
     flat = feature.reshape(-1, feature.shape[-1])
     rest = flat - dot(flat, state.first_features, weight) @ state.first_features
-    from_noise = physics.scale * state.kept * dot(rest, state.readout_noise, weight) / physics.richness
+    from_noise = state.kept * dot(rest, state.readout_noise, weight) / physics.richness
     total = jnp.sqrt(v) * from_noise + v * dot(flat, state.readout_memory, weight)
     return total.reshape(*feature.shape[:2], shape.n_outputs)
 
 
 def _backward(shape: Shape, physics: Physics, state: State, matrices: list[Matrix], hidden: Array, weight: float):
     """g (channel, state, sample, S) and, for every transition, the expansion of the upper g of the channels above it."""
-    gamma, scale, v = physics.richness, physics.scale * state.kept, physics.readout_variance
+    gamma, scale, v = physics.richness, state.kept, physics.readout_variance
     slope = _derivative(shape.activation, hidden)
     readout = jnp.sqrt(v) * (scale * state.readout_noise + gamma * jnp.sqrt(v) * state.readout_memory)
     channels = [(c, o) for c in shape.readouts for o in range(shape.n_outputs)]
@@ -226,6 +234,24 @@ def _update(
         matrices=moved, input_memory=memory, input_momentum=momentum, readout_memory=readout[0],
         readout_momentum=readout[1], kept=state.kept * (1 - rate * physics.decay),
         prediction=_ntk_step(shape, physics, state, rate, delta, feature, gradient),
+    )  # fmt: skip
+
+
+def _shake(physics: Physics, state: State, rate: Array) -> State:
+    r"""Langevin noise :math:`\sqrt{2\eta T}` on every weight: what is known of a matrix becomes an Ornstein–Uhlenbeck process.
+
+    Fresh noise is independent of all vectors so far, so that responses only decay; directions that open later find noises
+    that have been shaken all along.
+    """
+    keep, size = 1 - rate * physics.decay, jnp.sqrt(2 * rate * physics.temperature)
+    key, *keys = jax.random.split(state.key, 3 + 2 * len(state.matrices))
+    fresh = lambda key, noise: keep * noise + size * jax.random.normal(key, noise.shape, noise.dtype)  # noqa: E731
+    sides = [side for matrix in state.matrices for side in matrix]
+    moved = [s._replace(noise=fresh(k, s.noise), table=keep * s.table) for k, s in zip(keys[2:], sides, strict=True)]
+    return state._replace(
+        key=key, kept=jnp.ones_like(state.kept), input_noise=fresh(keys[0], state.input_noise),
+        readout_noise=fresh(keys[1], state.readout_noise),
+        matrices=tuple(Matrix(*moved[2 * m : 2 * m + 2]) for m in range(len(state.matrices))),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ A site's variables are functions of white noises. Nonlinear ones are sampled on 
 :math:`\langle ab\rangle = \sum_ia_ib_i` is exact. The march is the same for both; `Average.weight` is 1/S or 1.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -12,6 +13,7 @@ from scipy.special import ndtri
 from scipy.stats import qmc
 
 MAX_SOBOL = 21201  # dimensions that SciPy has direction numbers for
+MOST_SOBOL = 2**15  # paths; with more, pseudo-random ones are as good and made on the device
 
 
 def dot(a: Array, b: Array, weight: float) -> Array:
@@ -19,14 +21,14 @@ def dot(a: Array, b: Array, weight: float) -> Array:
     return weight * (a.reshape(-1, a.shape[-1]) @ b.reshape(-1, b.shape[-1]).T)
 
 
-def sampled(n_noises: int, n_paths: int, seed: int, batch: int) -> np.ndarray:
-    """White noises (noise, path) from one scrambled Sobol stream per batch; random beyond its dimensions."""
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(batch,)))
-    n_sobol = min(n_noises, MAX_SOBOL)
-    points = qmc.Sobol(n_sobol, seed=rng).random(n_paths)
-    noise = ndtri(np.clip(points, 2.0**-54, 1 - 2.0**-54)).T
-    more = rng.standard_normal((n_noises - n_sobol, n_paths))
-    return np.concatenate([noise, more])
+def sampled(n_noises: int, n_paths: int, seed: int, batch: int) -> Array:
+    """White noises (noise, path): one scrambled Sobol stream per batch where it is affordable, pseudo-random otherwise."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(batch,))
+    if n_paths & (n_paths - 1) or n_paths > MOST_SOBOL or n_noises > MAX_SOBOL:
+        key = jax.random.key(int(sequence.generate_state(1)[0]))
+        return jax.random.normal(key, (n_noises, n_paths), jnp.float64)
+    points = qmc.Sobol(n_noises, seed=np.random.default_rng(sequence)).random(n_paths)
+    return jnp.asarray(ndtri(np.clip(points, 2.0**-54, 1 - 2.0**-54)).T)
 
 
 def whitened(noise: Array) -> Array:

@@ -34,11 +34,12 @@ class Problem:
     momentum_time: float | None
     initial_scale: float
     responses: bool = True
+    temperature: float = 0.0
 
     @property
     def exact(self) -> bool:
-        """Whether coordinates replace sampled paths."""
-        return self.network.activation.name == "linear"
+        """Whether coordinates replace sampled paths: linear networks, unless noise keeps entering."""
+        return self.network.activation.name == "linear" and self.temperature == 0
 
     @property
     def readouts(self) -> tuple[int, ...]:
@@ -62,6 +63,7 @@ class Problem:
             activation=phi.function, gradient=_gradient(self.loss),
             matrices=tuple(0 if tied else k for k in range(network.depth - 1)), readouts=self.readouts,
             n_outputs=self.labels.shape[2], n_train=self.task.n_samples, exact=self.exact, responses=self.responses,
+            langevin=self.temperature > 0,
             tolerance=LINEAR if self.exact else (KINKED if kinked else SMOOTH) * min(1.0, self.richness**2),
         )  # fmt: skip
 
@@ -76,7 +78,7 @@ class Problem:
             weight_variance=number(network.weight_variances), readout_variance=number(network.readout_variance),
             shares=number(a[1:] / a[:-1]), labels=number(self.labels), decay=number(self.weight_decay),
             momentum=number(0.0 if self.momentum_time is None else 1 / self.momentum_time),
-            scale=number(self.initial_scale),
+            scale=number(self.initial_scale), temperature=number(self.temperature),
         )  # fmt: skip
 
 
@@ -120,6 +122,7 @@ def problem(
     momentum_time: float | None,
     initial_scale: float,
     responses: bool = True,
+    temperature: float = 0.0,
 ) -> Problem:
     """Check the arguments of `widefield.dynamics` and gather them."""
     _check(network, task)
@@ -135,6 +138,7 @@ def problem(
     return Problem(
         network, task, gamma, rates, function, checks.nonnegative("weight_decay", weight_decay), momentum_time,
         checks.nonnegative("initial_scale", initial_scale, positive=True), responses,
+        checks.nonnegative("temperature", temperature),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from widefield.theories.dynamics.basis import Side
 from widefield.theories.dynamics.march import Physics, Record, Shape, State
 from widefield.theories.dynamics.problem import Problem
 
-FIRST_DIRECTIONS = 32
+FIRST_DIRECTIONS, LARGE_FIRST = 32, 128
 DIVERGED = 1e8
 
 
@@ -46,13 +46,14 @@ def run(
     """March through all steps. ``shape`` is passed in so that batches share one compilation."""
     physics = problem.physics
     state, rng = _begin(problem, shape, physics, n_paths, seed, batch)
+    most = _most_new(shape, physics)
     predictions: list[np.ndarray] = []
     values: list[float] = []
     kernels: list[np.ndarray] = []
     samples: dict[int, tuple] = {}
     stop = None
     for t, rate in enumerate(problem.rates):
-        state = _make_room(shape, state, rng)
+        state = _make_room(shape, most, state, rng)
         state, record, kernel = _step(shape, physics, state, jnp.asarray(rate), ntk)
         f = np.asarray(record.prediction)
         value = float(
@@ -87,7 +88,7 @@ def _to_the_end(rows: list, n: int) -> np.ndarray:
 def _begin(problem: Problem, shape: Shape, physics: Physics, n_paths: int, seed: int, batch: int):
     """White noises and the state before the first step."""
     n_inputs, n_matrices = physics.inputs.shape[-1], len(set(shape.matrices))
-    n = _first_size(shape, physics)
+    n = _first_size(shape, physics, len(problem.rates))
     n_outer = n_inputs + shape.n_outputs
     total = n_outer + 2 * n_matrices * n
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(batch, 1)))
@@ -95,12 +96,12 @@ def _begin(problem: Problem, shape: Shape, physics: Physics, n_paths: int, seed:
         noise = jnp.eye(total)
         outer, inner = noise[:n_outer], noise[n_outer:]
     else:
-        drawn = jnp.asarray(paths.sampled(total, n_paths, seed, batch))
+        drawn = paths.sampled(total, n_paths, seed, batch)
         outer = paths.whitened(drawn[:n_outer])
         blocks = [paths.whitened(drawn[n_outer + i * n : n_outer + (i + 1) * n]) for i in range(2 * n_matrices)]
         inner = jnp.concatenate(blocks) if blocks else jnp.zeros((0, n_paths))
     white = inner.reshape(n_matrices, 2, n, inner.shape[-1])
-    return march.start(shape, physics, (outer[:n_inputs], outer[n_inputs:], white), n), rng
+    return march.start(shape, physics, (outer[:n_inputs], outer[n_inputs:], white), n, int(rng.integers(2**31))), rng
 
 
 def _most_new(shape: Shape, physics: Physics) -> int:
@@ -110,21 +111,18 @@ def _most_new(shape: Shape, physics: Physics) -> int:
     return int(n_states * physics.inputs.shape[1] * max(channels, 1))
 
 
-def _first_size(shape: Shape, physics: Physics) -> int:
-    n = FIRST_DIRECTIONS
-    while n < 2 * _most_new(shape, physics):
-        n *= 2
-    return n
+def _first_size(shape: Shape, physics: Physics, n_rows: int) -> int:
+    """Room for two steps at least, and for what long runs will open: every doubling costs a compilation."""
+    most = _most_new(shape, physics)
+    wanted = max(2 * most, min(most * n_rows // 4, LARGE_FIRST))
+    return max(FIRST_DIRECTIONS, 2 ** int(np.ceil(np.log2(max(wanted, 1)))))
 
 
-def _make_room(shape: Shape, state: State, rng: np.random.Generator) -> State:
+def _make_room(shape: Shape, most: int, state: State, rng: np.random.Generator) -> State:
     """Twice the buffer before a step could fill it."""
     if not state.matrices:
         return state
     n = len(state.matrices[0].forward.direction)
-    n_samples = state.prediction.shape[1]
-    n_states = max(np.bincount(shape.matrices))
-    most = n_states * n_samples * max(1, len(shape.readouts) * shape.n_outputs)
     fullest = max(int(side.opened) for matrix in state.matrices for side in matrix)
     return state if fullest + most <= n else _double(shape, state, rng)
 

@@ -27,6 +27,7 @@ def dynamics(
     flow: bool = False,
     weight_decay: float = 0.0,
     momentum_time: float | None = None,
+    temperature: float = 0.0,
     loss: Any = "squared",
     method: str = "full",
     paths: int | None = None,
@@ -48,7 +49,8 @@ def dynamics(
     deep networks one theory. :math:`\gamma_0` is ``richness``, :math:`\eta` ``rate`` (a number, one per step, or a
     function of the step). Exact for finite steps; ``flow=True`` extrapolates to small ones at fixed time rate · step.
 
-    Protocols: ``weight_decay`` θ ← (1 − rate·λ)θ, ``momentum_time`` τ, biases trained where the network has them, several
+    Protocols: ``weight_decay`` θ ← (1 − rate·λ)θ, ``momentum_time`` τ, ``temperature`` T (Langevin
+    noise √(2·rate·T) on every weight), biases trained where the network has them, several
     outputs and readouts, held-out inputs, ``loss`` ``"squared"``, ``"logistic"``, ``"cross_entropy"`` or a function of one
     sample's outputs and label; ``initial_scale`` scales the initial weights without being a multiplier (Appendix D.8).
     ``method``: ``"lazy"`` static tangent kernel; ``"independent"`` without responses (A = B = 0); ``"perturbative"`` to
@@ -71,6 +73,7 @@ def dynamics(
     asked = problem(
         network, task, richness=richness, rate=rate, steps=steps, loss=loss, weight_decay=weight_decay,
         momentum_time=momentum_time, initial_scale=initial_scale, responses=method != "independent",
+        temperature=temperature,
     )  # fmt: skip
     _check_method(asked, method, flow)
     n_paths = ensemble.FIRST_PATHS if paths is None else checks.integer("paths", paths, 64)
@@ -82,7 +85,7 @@ def dynamics(
     named = fields.fields_of(asked, answer, planned)
     shown = {
         "richness": richness, "rate": rate, "steps": steps, "method": method, "loss": loss, "flow": flow,
-        "weight_decay": weight_decay, "momentum_time": momentum_time, "initial_scale": initial_scale,
+        "weight_decay": weight_decay, "momentum_time": momentum_time, "temperature": temperature, "initial_scale": initial_scale,
         "paths": answer.n_paths,
     }  # fmt: skip
     certificate = Certificate(
@@ -105,8 +108,14 @@ def _solve(asked: Problem, planned: fields.Plan, method: str, flow: bool, sampli
 
 def _check_method(asked: Problem, method: str, flow: bool) -> None:
     """What an approximation does not cover."""
+    if flow and asked.temperature:
+        raise ValueError("`flow` extrapolates smooth curves: use a small rate with `temperature`.")
     if method in ("lazy", "perturbative"):
-        if asked.weight_decay or asked.initial_scale != 1 or flow:
-            raise ValueError(f"`method`={method!r} is for plain descent: without weight_decay, initial_scale or flow.")
+        if asked.weight_decay or asked.initial_scale != 1 or asked.temperature or flow:
+            raise ValueError(
+                f"`method`={method!r} is for plain descent: without weight_decay, temperature, initial_scale or flow."
+            )
+        if method == "perturbative" and asked.momentum_time is not None:
+            raise ValueError("`method`='perturbative' is for descent without momentum_time.")
         if len(set(asked.network.relative_widths)) > 1:
             raise ValueError(f"`method`={method!r} needs equal `widths`.")

@@ -5,7 +5,8 @@ from widefield.theories.posterior.parameters import BayesParameters, bayes_param
 from widefield.theories.posterior.perturbation import perturbation
 from widefield.theories.posterior.solve import posterior
 from widefield.theories.posterior.spectrum import Spectrum, spectrum
-from widefield.theories.posterior.transition import Transition, transition, tricritical
+from widefield.theories.posterior.transition import Transition, transition
+from widefield.theories.posterior.tricritical import tricritical
 
 __all__ = [
     "BayesParameters",

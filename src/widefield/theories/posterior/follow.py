@@ -1,5 +1,7 @@
 r"""Branches of stationary points as functions of a factor on the labels or on the temperature."""
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -9,14 +11,19 @@ import numpy as np
 from widefield.activation import Activation
 from widefield.solution import Status
 from widefield.solvers import definite
-from widefield.theories.posterior import branches, linear, phases
+from widefield.theories.posterior import branches, linear, phases, saddle
 from widefield.theories.posterior.branches import Stationary
+from widefield.theories.posterior.nonlinear import MAX_DIMENSION
 from widefield.theories.posterior.phases import Phase
 from widefield.theories.posterior.problem import Problem
 
 ALONG = ("labels", "temperature")
 STEP = 1e-3  # relative distance over which the softest eigenvalue is differentiated
 USABLE = 1e-3  # error of an order parameter, relative to it, with which a branch is still followed
+USABLE_SAMPLED = 0.2  # the same for sampled branches
+N_REPLICATES = 8  # independent sets of draws behind a sampled instability
+SLOPE = 0.02  # relative distance over which a sampled eigenvalue is differentiated
+PATHS = 1 << 16  # draws of a sampled branch
 DELTA = 0.01  # relative distance from the instability at which growth is measured
 
 
@@ -27,6 +34,7 @@ class LinearBranches(NamedTuple):
     along: str
     tolerance: float
     max_steps: int
+    sampled: bool = False
     reach: float = 1e4  # factors that are searched, up and down
     rtol: float = 1e-13  # of a crossing
 
@@ -70,12 +78,16 @@ def powers(along: str) -> int:
 
 
 class NonlinearBranches(NamedTuple):
-    """The same for a nonlinear network, whose states come from the saddle-point map."""
+    """The same for a nonlinear network, whose states come from the saddle-point map.
+
+    ``sampled`` ones use the same draws at every factor, so that a branch is a smooth function of it.
+    """
 
     problem: Problem
     activation: Activation
     along: str
     options: dict[str, Any]
+    sampled: bool = False
     reach: float = 100.0
     rtol: float = 1e-8
 
@@ -83,8 +95,11 @@ class NonlinearBranches(NamedTuple):
         return self.problem._replace(**{self.along: getattr(self.problem, self.along) * factor})
 
     def incoherent(self, factor: float, start: Phase | None = None) -> Phase:
-        """The state without odd lags; NaN stability where there is none."""
-        return phases.solve_phase(self.at(factor), self.activation, even=True, start=start, **self.options)
+        """The state without odd lags, from a state nearby or else by growing the labels; NaN stability if none."""
+        solve = partial(phases.solve_phase, self.at(factor), self.activation, even=True, **self.options)
+        found = solve(start=start)
+        reached = found.found.status in (Status.success, Status.inaccurate)
+        return found if reached or start is None else solve()
 
     def coherent(self, factor: float, start: Phase) -> Phase | None:
         """The state reached from ``start``, if it is coherent; an incoherent start is made coherent first.
@@ -93,15 +108,23 @@ class NonlinearBranches(NamedTuple):
         """
         problem = self.at(factor)
         if start.branch == "coherent":
-            tries = (phases.solve_phase(problem, self.activation, even=False, start=start, **self.options),)
+            tries: Iterator[Phase | None] = iter(
+                [phases.solve_phase(problem, self.activation, even=False, start=start, **self.options)]
+            )
         else:
-            near = Phase(problem, start.found)
-            tries = (phases.coherent_from(near, self.activation, rho, **self.options) for rho in phases.STARTS)  # type: ignore[assignment]
-        return next((found for found in tries if found.branch == "coherent" and self._usable(found)), None)
+            tries = self._from_incoherent(Phase(problem, start.found))
+        return next((f for f in tries if f is not None and f.branch == "coherent" and self._usable(f)), None)
+
+    def _from_incoherent(self, near: Phase) -> Iterator[Phase | None]:
+        for rho in phases.STARTS:
+            yield phases.coherent_from(near, self.activation, rho, **self.options)
+        there = phases.solve_phase(near.problem, self.activation, even=True, start=near, **self.options)
+        yield phases.coherent_by_walk(there, self.activation, **self.options)
 
     def _usable(self, found: Phase) -> bool:
         """Close to a transition errors are amplified beyond ``rtol``; what counts is their size against the order."""
-        small = found.found.error <= USABLE * branches.adjacent_correlation(found.problem, found.kernel)
+        limit = USABLE_SAMPLED if self.sampled else USABLE
+        small = found.found.error <= limit * branches.adjacent_correlation(found.problem, found.kernel)
         return found.converged or (found.found.status is Status.inaccurate and small)
 
     def growth_law(self, critical: float, point: Phase) -> dict[str, Any]:
@@ -135,7 +158,14 @@ Branches = LinearBranches | NonlinearBranches
 
 
 def branches_of(
-    problem: Problem, activation: Activation, along: str, *, rtol: float | None, max_steps: int
+    problem: Problem,
+    activation: Activation,
+    along: str,
+    *,
+    rtol: float | None,
+    max_steps: int,
+    paths: int | None = None,
+    seed: int = 0,
 ) -> Branches | None:
     """Branches to follow; None where the problem has no symmetry that a transition could break."""
     if activation.name == "linear":
@@ -143,7 +173,33 @@ def branches_of(
     if not phases.has_symmetry(problem, activation):
         return None
     options = {"rtol": rtol or 1e-7, "max_steps": max_steps, "method": "quadrature"}
-    return NonlinearBranches(problem, activation, along, options)
+    if paths is None and dimension_of(problem, activation) <= MAX_DIMENSION:
+        return NonlinearBranches(problem, activation, along, options)
+    options |= {"method": "importance", "n_paths": paths or PATHS, "seed": seed}
+    return NonlinearBranches(problem, activation, along, options, sampled=True, rtol=1e-5)
+
+
+def dimension_of(problem: Problem, activation: Activation) -> int:
+    """Of the states of one neuron: depth times samples, less where inputs repeat."""
+    prior = saddle.prior_state(problem, activation)
+    return saddle.range_of(np.asarray(prior.hidden)).embed.shape[1]
+
+
+def replicated(followed: NonlinearBranches, critical: float, point: Phase) -> tuple[float, float]:
+    r"""Mean and standard error of the instability over independent sets of draws.
+
+    Each set's own root is one Newton step from that of the first, :math:`f_s = f(1 - \lambda_s(f)/\lambda')` with
+    :math:`\lambda = 1 - \mu` and its slope in :math:`\ln f`; a set that does not converge is NaN.
+    """
+
+    def softest(factor: float, more: int) -> float:
+        options = followed.options | {"seed": followed.options["seed"] + 7919 * more}
+        found = followed._replace(options=options).incoherent(factor, point)
+        return found.stability if found.converged else np.nan
+
+    slope = (softest(critical * (1 + SLOPE), 0) - softest(critical * (1 - SLOPE), 0)) / (2 * SLOPE)
+    roots = [critical] + [critical * (1 - softest(critical, k) / slope) for k in range(1, N_REPLICATES)]
+    return float(np.mean(roots)), float(np.std(roots, ddof=1) / np.sqrt(len(roots)))
 
 
 def linear_branches(problem: Problem, along: str, *, tolerance: float, max_steps: int) -> LinearBranches | None:

@@ -8,6 +8,7 @@ Error: a moment error ε moves the fixed point by :math:`(1 - J)^{-1}\varepsilon
 to a transition its eigenvalue μ → 1 and any error grows by 1/(1 − μ): a residual of zero on fixed draws is no evidence.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -173,10 +174,16 @@ def _choose(setup: _Setup, method: Method) -> tuple[str, _Answer]:
     return "mcmc", _by_annealing(setup)
 
 
+def levels_of(frame: SaddleMap, symmetric: bool) -> list[Callable[[], moments.Nodes]]:
+    """The grids that suit a map, coarse ones first; half of each where the activation is ``symmetric``."""
+    n_nodes, dimension = frame.basis.embed.shape
+    split = frame.activation.breaks == (0.0,) and dimension == n_nodes
+    return list(moments.levels(dimension, symmetric, split=split, bounded=not frame.grows))
+
+
 def _by_quadrature(setup: _Setup) -> _Answer:
     """Solve on a grid, judge on the next finer one, and move there where the two differ."""
-    split = setup.frame.activation.breaks == (0.0,) and setup.dimension == len(setup.frame.basis.embed)
-    levels = list(moments.levels(setup.dimension, setup.symmetric, split=split, bounded=not setup.frame.grows))
+    levels = levels_of(setup.frame, setup.symmetric)
     vector, steps, grow = setup.start, 0, setup.at_prior
     for k, (nodes, finer) in enumerate(pairwise(levels)):
         here, there = setup.on(nodes()), setup.on(finer())

@@ -42,7 +42,10 @@ def perturbation(network: Network, task: Task, *, temperature: float, order: int
         raise ValueError(f"`order` must be 0, 1 or 2, got {order}.")
     problem = core.problem_of(network, task, temperature)
     if network.activation.name != "linear":
-        raise ValueError(f"`activation` must be linear for the perturbation theory, got {network.activation}.")
+        raise ValueError(
+            f"`activation` must be linear for the perturbation theory in the labels (Section 8 of theory/posterior is "
+            f"for linear networks), got {network.activation}."
+        )
     H, A, propagator = expansion(problem)
     pairs = lambda M: np.moveaxis(core.by_state(problem, M), 2, 1)  # noqa: E731
     terms = np.stack([pairs(term) for term in H[: order + 1]])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from widefield.activation import Activation
@@ -15,8 +16,10 @@ from widefield.gaussian.kernels import parity_of
 from widefield.solution import Status
 from widefield.theories.posterior import saddle
 from widefield.theories.posterior.branches import COHERENT, adjacent_correlation, is_symmetric, symmetric_root
+from widefield.theories.posterior.held import walk_to_coherent
 from widefield.theories.posterior.nonlinear import Saddle, solve_saddle
 from widefield.theories.posterior.problem import Problem, by_state
+from widefield.theories.posterior.saddle import State
 
 STARTS = (0.7, 0.3, 0.1)  # correlations of adjacent states from which a coherent state is sought
 N_SEARCHES = 1 + len(STARTS)
@@ -86,6 +89,9 @@ def stationary_phases(
             if other.converged and other.branch == "coherent":
                 found.append(other)
                 break
+        else:
+            walked = coherent_by_walk(first, activation, **options)
+            found += [walked] if walked is not None and walked.converged and walked.branch == "coherent" else []
     order = sorted(found, key=lambda phase: (not phase.converged, phase.free_energy))
     kept: list[Phase] = []
     for phase in order:
@@ -101,6 +107,21 @@ def coherent_from(phase: Phase, activation: Activation, rho: float, **options: A
     }
     start = phase._replace(found=replace(phase.found, **parts))
     return solve_phase(phase.problem, activation, even=False, start=start, **options)
+
+
+def coherent_by_walk(phase: Phase, activation: Activation, **options: Any) -> Phase | None:
+    """The coherent state next to an unstable incoherent one, by way of the landscape; None where there is none.
+
+    Slower than `coherent_from` and surer: unbounded activations leave no density at most guesses.
+    """
+    if not (phase.found.method == "quadrature" and phase.stability < 0):
+        return None
+    asked, state = phase.problem, State(jnp.asarray(phase.found.feature), jnp.asarray(phase.found.hidden))
+    reached = walk_to_coherent(asked, activation, state, options.get("max_steps", 300))
+    if reached is None:
+        return None
+    found: Any = replace(phase.found, feature=np.asarray(reached.feature), hidden=np.asarray(reached.hidden))
+    return solve_phase(asked, activation, even=False, start=phase._replace(found=found), **options)
 
 
 def _correlated(problem: Problem, matrix: np.ndarray, rho: float) -> np.ndarray:

@@ -118,14 +118,17 @@ class SaddleMap(eqx.Module):
         conjugate = pulled + 0.5 * returned(self.problem, whitener.T @ excess @ whitener)
         return moments.Density(embed @ lower, whitener, conjugate)
 
-    def __call__(self, vector: Array, args: None = None) -> Array:
-        state = self.unpack(vector)
-        density = self.density(state)
+    def image(self, state: State, density: moments.Density) -> Array:
+        """The moments of a density as a vector; ``state`` says where to put the nodes."""
         result = moments.averages(self.nodes, self.activation, density, state.hidden)
         image = self.pack(State(result.feature, result.hidden))
         if not self.grows:
             return image
         return jnp.where(growth(self.activation, density) < 0.5, image, jnp.nan)
+
+    def __call__(self, vector: Array, args: None = None) -> Array:
+        state = self.unpack(vector)
+        return self.image(state, self.density(state))
 
 
 class Report(NamedTuple):

@@ -21,10 +21,11 @@ from widefield.solution import Certificate, Solution, Status, make_solution
 from widefield.solvers import continuation
 from widefield.task import Task
 from widefield.theories.posterior import branches, problem
-from widefield.theories.posterior.follow import ALONG, branches_of, landau, linear_branches
+from widefield.theories.posterior.follow import ALONG, LinearBranches, branches_of, replicated
 
 N_FACTORS = 33  # between the smallest and the largest factor that are searched
 BRANCHES = ["incoherent", "coherent"]
+UNTOLD = "sampled: the order is not told, and points close to the instability have large errors"
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Transition:
 
     The order parameter grows as ``prefactor`` · |λ/λ_c − 1|^``exponent`` with λ the varied quantity (the labels
     squared); it is the largest correlation between adjacent states. ``curve`` has both branches over ``factor``.
+    ``instability_stderr`` is that of sampled branches, whose order is not told (None).
     """
 
     along: str
@@ -43,18 +45,21 @@ class Transition:
     exponent: float | None
     prefactor: float | None
     curve: Solution
+    instability_stderr: float | None = None
 
     @property
     def certificate(self) -> Certificate:
         return self.curve.certificate
 
     def __str__(self) -> str:
-        if self.order is None:
+        if self.instability is None:
             return f"No transition along {self.along}: {' '.join(self.certificate.notes)}"
         show = lambda v: "none" if v is None else f"{v:.8g}"  # noqa: E731
-        lines = [f"Transition of {self.order} order along {self.along} (factors on the {self.along} of the task)"]
+        kind = f"Transition of {self.order or 'unknown'} order"
+        lines = [f"{kind} along {self.along} (factors on the {self.along} of the task)"]
         for name in ("instability", "equal_free_energy", "spinodal", "exponent", "prefactor"):
-            lines.append(f"  {name.replace('_', ' '):<18} {show(getattr(self, name))}")
+            error = f" ± {self.instability_stderr:.2g}" if name == "instability" and self.instability_stderr else ""
+            lines.append(f"  {name.replace('_', ' '):<18} {show(getattr(self, name))}{error}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -73,9 +78,12 @@ def transition(
     temperature: float,
     along: str = "labels",
     points: int = 50,
+    paths: int | None = None,
+    seed: int = 0,
     rtol: float | None = None,
     max_steps: int = 300,
     progress: bool | None = None,
+    throw: bool = True,
 ) -> Transition:
     r"""Follow the incoherent and the coherent branch as the labels or the temperature of a task are scaled.
 
@@ -84,10 +92,13 @@ def transition(
     quartic coefficient there, even modes eliminated, says whether the transition is of second (:math:`b > 0`, exponent
     ½, prefactor from :math:`b`) or of first order; for others the coherent branch on both sides does.
 
-    Method: continuation of each branch from its neighbour, in both directions; ends by bisection.
-    Error: points are good to ``rtol`` in the factor where the branch is solved to that.
-    Limits: nonlinear networks by quadrature, so depth times samples up to four. Without the symmetry W → −W there is no
-    sharp transition, and all points are None.
+    Method: continuation of each branch from its neighbour, in both directions; ends by bisection. Nonlinear networks by
+    quadrature up to four dimensions, depth times samples. Beyond, or where ``paths`` is given, on that many draws (65536
+    by default), the same ones at every factor; the instability is then the mean over eight sets of them.
+    Error: points are good to ``rtol`` in the factor where the branch is solved to that; ``instability_stderr`` if sampled.
+    Limits: draws do not tell the order of a transition, because the coherent branch next to it is lost in their
+    amplified error: then only the instability is given. Without the symmetry W → −W there is no sharp transition, and all
+    points are None.
     """
     begun = time.perf_counter()
     checks.choice("along", along, ALONG)
@@ -95,26 +106,43 @@ def transition(
     rtol = None if rtol is None else checks.tolerance("rtol", rtol, 1e-12)
     max_steps = checks.integer("max_steps", max_steps, 1)
     asked = problem.problem_of(network, task, temperature)
-    followed = branches_of(asked, network.activation, along, rtol=rtol, max_steps=max_steps)
-    with bar("transition", 4, progress, seconds=3.0) as advance:
+    paths = None if paths is None else checks.integer("paths", paths, 1024)
+    options: dict[str, Any] = {"paths": paths, "seed": checks.integer("seed", seed, 0)}
+    followed = branches_of(asked, network.activation, along, rtol=rtol, max_steps=max_steps, **options)
+    with bar("transition", 4, progress, seconds=3.0 if network.activation.name == "linear" else 100.0) as advance:
         facts, notes = _find(followed, advance)
         fields, factors = _curve(followed, facts, points)
         advance(1)
-    tolerance = rtol or (1e-10 if network.activation.name == "linear" else 1e-7)
-    reached = float(facts["critical"].gradient) if "critical" in facts else 0.0
     certificate = Certificate(
         theory="transition",
-        status=Status.success if reached <= tolerance else Status.not_converged,
-        residual=reached,
-        tolerance=tolerance,
         wall_time=time.perf_counter() - begun,
         options={"temperature": float(temperature), "along": along, "points": points},
         notes=(*task.notes, *notes),
         diagnostics={name: facts.get(name) for name in ("instability", "equal_free_energy", "spinodal", "order")},
+        seed=seed if _is_sampled(followed) else None,
+        **_verdict(followed, facts, rtol),
     )
-    curve = make_solution(fields, certificate, network, task, coords={"factor": factors, "branch": BRANCHES})
-    names = ("instability", "equal_free_energy", "spinodal", "order", "exponent", "prefactor")
+    coords = {"factor": factors, "branch": BRANCHES}
+    curve = make_solution(fields, certificate, network, task, coords=coords, throw=throw)
+    names = ("instability", "equal_free_energy", "spinodal", "order", "exponent", "prefactor", "instability_stderr")
     return Transition(along, **{name: facts.get(name) for name in names}, curve=curve)
+
+
+def _is_sampled(followed: Any) -> bool:
+    return getattr(followed, "sampled", False)
+
+
+def _verdict(followed: Any, facts: dict[str, Any], rtol: float | None) -> dict[str, Any]:
+    """Status, residual, tolerance and error of the state at the instability."""
+    tolerance = None if _is_sampled(followed) else rtol or (1e-10 if isinstance(followed, LinearBranches) else 1e-7)
+    if "critical" not in facts:
+        return {"status": Status.success, "residual": 0.0, "tolerance": tolerance}
+    reached = float(facts["critical"].gradient)
+    if tolerance is None:
+        found, error = facts["critical"].found.status, facts["instability_stderr"]
+        return {"status": found if np.isfinite(error) else Status.not_converged, "residual": reached, "error": error}
+    status = Status.success if reached <= tolerance else Status.not_converged
+    return {"status": status, "residual": reached, "tolerance": tolerance}
 
 
 def _find(followed: Any, advance: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -124,12 +152,16 @@ def _find(followed: Any, advance: Any) -> tuple[dict[str, Any], tuple[str, ...]]
     up = followed.along == "labels"
     factors = np.geomspace(1 / followed.reach, followed.reach, N_FACTORS)[:: 1 if up else -1]
     cache: dict[float, Any] = {}
-    critical = _instability(followed, factors, cache)
+    critical = instability_of(followed, factors, cache)
     advance(1)
     if critical is None:
         where = f"for factors from {1 / followed.reach:g} to {followed.reach:g}"
         return {}, (f"the incoherent branch stays a minimum, or cannot be followed, {where}",)
     facts: dict[str, Any] = {"instability": critical, "critical": cache[critical]}
+    if followed.sampled:
+        mean, error = replicated(followed, critical, cache[critical])
+        advance(2)
+        return facts | {"instability": mean, "instability_stderr": error}, (UNTOLD,)
     facts |= followed.growth_law(critical, cache[critical])
     advance(1)
     if facts["order"] == "first":
@@ -138,22 +170,35 @@ def _find(followed: Any, advance: Any) -> tuple[dict[str, Any], tuple[str, ...]]
     return facts, ()
 
 
-def _instability(followed: Any, factors: np.ndarray, cache: dict[float, Any]) -> float | None:
-    """The factor at which the incoherent point loses its stability; ``cache`` gets the points met."""
+def instability_of(followed: Any, factors: np.ndarray, cache: dict[float, Any]) -> float | None:
+    """The factor at which the incoherent point loses its stability; ``cache`` gets the points met.
+
+    None where there is no such factor, or where the branch is lost on the way to it.
+    """
     last = None
 
     def stability(factor: float) -> float:
         nonlocal last
-        last = cache[factor] = followed.incoherent(factor, last)
+        near = next((f for f in cache if abs(f / factor - 1) < 1e-14), None)
+        last = cache[factor] = followed.incoherent(factor, last) if near is None else cache[near]
         return last.stability
 
     bracket = continuation.first_sign_change(stability, list(map(float, factors)))
-    if bracket is None:
+    if bracket is None or not np.isfinite(cache[bracket[0]].stability):
         return None
     last = cache[bracket[0]]
-    critical = continuation.crossing(stability, *bracket, rtol=followed.rtol)
+    try:
+        critical = continuation.crossing(lambda f: _finite(stability(f)), *bracket, rtol=followed.rtol)
+    except FloatingPointError:
+        return None
     cache[critical] = followed.incoherent(critical, last)
     return critical
+
+
+def _finite(value: float) -> float:
+    if not np.isfinite(value):
+        raise FloatingPointError("the branch is lost")
+    return value
 
 
 def _coexistence(followed: Any, critical: float, point: Any, up: bool) -> dict[str, Any]:
@@ -210,36 +255,3 @@ def _back(followed: Any, factors: np.ndarray, incoherent: list[Any]) -> list[Any
         last = None if ended or other is None else followed.coherent(factor, last or other)
         found.append(last)
     return found
-
-
-@x64
-def tricritical(
-    network: Network,
-    task: Task,
-    *,
-    temperature: float,
-    along: str = "labels",
-    rtol: float = 1e-10,
-    max_steps: int = 200,
-) -> float | None:
-    """The temperature at which the transition changes its order, searched from ``temperature`` upwards; None if never.
-
-    Landau's quartic coefficient at the instability changes its sign there.
-    """
-    checks.choice("along", along, ("labels",))
-    if network.activation.name != "linear":
-        raise ValueError(f"`network` must be linear for its tricritical point, got activation {network.activation}.")
-    asked = problem.problem_of(network, task, temperature)
-    followed = linear_branches(asked, along, tolerance=0.01 * rtol, max_steps=max_steps)
-    if followed is None:
-        return None
-
-    def quartic(kappa: float) -> float:
-        layout = followed.layout._replace(problem=asked._replace(temperature=np.asarray(kappa)))
-        cache: dict[float, Any] = {}
-        factors = np.geomspace(1 / followed.reach, followed.reach, N_FACTORS)
-        critical = _instability(followed._replace(layout=layout), factors, cache)
-        return landau(cache[critical]).quartic if critical is not None else -np.inf
-
-    bracket = continuation.first_sign_change(quartic, list(float(temperature) * np.geomspace(1, 1e6, 41)))
-    return None if bracket is None else continuation.crossing(quartic, *bracket, rtol=rtol)

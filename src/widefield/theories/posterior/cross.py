@@ -1,0 +1,87 @@
+r"""The moment between features and pre-activations of a saddle point, :math:`\Psi = \langle\varphi h^{\mathsf T}\rangle`.
+
+A solution stores :math:`\Phi` and :math:`C`, which fix the density :math:`p(h)` (see `saddle`); :math:`\Psi` is averaged
+over it afresh. The same nodes give :math:`\langle\varphi\varphi^{\mathsf T}\rangle`, which must be the solution's.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from widefield.activation import Activation
+from widefield.gaussian.kernels import parity_of
+from widefield.theories.posterior import annealed, moments, saddle
+from widefield.theories.posterior.nonlinear import COLLAPSED, MAX_DIMENSION, levels_of
+from widefield.theories.posterior.problem import Problem
+
+SETTLED = 1e-8  # relative change from one grid to the next
+N_DRAWS, N_BATCHES = 1 << 17, 16
+CONSISTENT, SPREAD = 1e-4, 6.0  # how far <φφ> may be from a solution's: of its largest entry, in standard errors
+
+
+class Moment(NamedTuple):
+    """``cross`` and ``feature`` (batch, node, node_) by independent batches of nodes; grids have one."""
+
+    cross: np.ndarray
+    feature: np.ndarray
+
+
+def cross_moment(problem: Problem, activation: Activation, feature: Any, hidden: Any, seed: int = 0) -> Moment:
+    r""":math:`\langle\varphi_a h_b\rangle` over the density of a state (Φ, C).
+
+    Method: grids up to four dimensions, until two agree to 1e-8; Sobol draws beyond, annealed ones where their weights
+    collapse.
+    """
+    prior = saddle.prior_state(problem, activation)
+    frame = saddle.saddle_map(problem, activation, None, prior, np.ones(problem.drive.shape, bool))
+    state = saddle.State(jnp.asarray(feature), jnp.asarray(hidden))
+    density = frame.density(state)
+    dimension = frame.basis.embed.shape[1]
+    if dimension > MAX_DIMENSION:
+        return _by_draws(activation, density, state.hidden, dimension, seed)
+    last = None
+    for nodes in levels_of(frame, parity_of(activation) != 0):
+        found = Moment(*map(np.asarray, _sums(nodes(), activation, density, state.hidden)[:2]))
+        if last is not None and np.abs(found.cross - last.cross).max() <= SETTLED * np.abs(found.cross).max():
+            break
+        last = found
+    return found
+
+
+def _by_draws(activation: Activation, density: moments.Density, hidden: Array, dimension: int, seed: int) -> Moment:
+    nodes = moments.draws(dimension, min(N_DRAWS, moments.capacity(dimension)), seed, N_BATCHES)
+    cross, feature, share = _sums(nodes, activation, density, hidden)
+    if share < COLLAPSED:
+        sample = annealed.anneal(activation, density, N_DRAWS // (4 * N_BATCHES), seed, N_BATCHES)
+        cross, feature, _ = _sums(annealed.nodes_of(sample, activation, density), activation, density, hidden)
+    return Moment(np.asarray(cross), np.asarray(feature))
+
+
+@eqx.filter_jit
+def _sums(nodes: moments.Nodes, activation: Activation, density: moments.Density, hidden: Array):
+    """<φhᵀ> and <φφᵀ> by batch, and the effective share of all nodes."""
+    placed, n = moments.frame(nodes, density, hidden), len(hidden)
+
+    def add(c, sums):
+        log_term, h, phi = moments.log_terms(activation, density, placed, nodes.points[c], nodes.log_weight[c])
+        top = jnp.max(log_term)
+        weight = jnp.exp(log_term - top)
+        weighted = (weight[:, None] * phi).T
+        new = top, jnp.sum(weight), jnp.sum(weight**2), weighted @ h, weighted @ phi
+        return jax.tree.map(lambda total, part: total.at[c].set(part), sums, new)
+
+    count = len(nodes.points)
+    zero, matrix = jnp.zeros(count, hidden.dtype), jnp.zeros((count, n, n), hidden.dtype)
+    tops, weight, square, cross, feature = jax.lax.fori_loop(
+        0, nodes.n_chunks, add, (zero - jnp.inf, zero, zero, matrix, matrix)
+    )
+    unit = jnp.exp(tops - jnp.max(tops))
+    batch = jnp.arange(count) * nodes.n_batches // nodes.n_chunks
+    member = unit * (batch == jnp.arange(nodes.n_batches)[:, None])
+    total = (member @ weight)[:, None, None]
+    share = (unit @ weight) ** 2 / (unit**2 @ square) / (nodes.n_chunks * moments.CHUNK)
+    return jnp.tensordot(member, cross, 1) / total, jnp.tensordot(member, feature, 1) / total, share
