@@ -9,7 +9,7 @@ from widefield.measures import alignment, cka, mmd2, relative_error, zscore
 from widefield.network import DNN, RNN, Network, ResNet
 from widefield.solution import Certificate, Solution, SolveError, Status, load
 from widefield.task import Task
-from widefield.theories.dynamics import dynamics
+from widefield.theories.dynamics import dynamics, parameterization, proportional_parameters
 from widefield.theories.finite_width import (
     couplings,
     criticality,
@@ -61,10 +61,12 @@ __all__ = [
     "neuron_average",
     "neuron_covariance",
     "optimal_rate",
+    "parameterization",
     "perturbation",
     "posterior",
     "prior",
     "proportional",
+    "proportional_parameters",
     "rate_sweep",
     "regression",
     "relative_error",
