@@ -13,13 +13,14 @@ import finite_width
 import kernels
 import peer_env
 import posterior
+import proportional
 import scaling
 import simulation
 from cases import CASES
 
 SECTIONS = {
     "scaling": scaling, "simulation": simulation, "arcsine": arcsines, "posterior": posterior,
-    "finite-width": finite_width,
+    "finite-width": finite_width, "proportional": proportional,
 }  # fmt: skip
 PEER_FOLDER = Path(__file__).parents[1] / ".benchmarks" / "peer"
 

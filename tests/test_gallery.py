@@ -22,6 +22,11 @@ from widefield.gallery import (
     bordelon25_2,
     bordelon25_3,
     bordelon25_4,
+    bordelon25_5,
+    bordelon25_6,
+    bordelon25_7,
+    bordelon25_8,
+    bordelon25_cost,
     points,
     prior_regression,
     record,
@@ -89,6 +94,17 @@ TINY = {
     "bordelon25-4": bordelon25_4.Parameters(
         **FEW, depth=2, steps=7, richnesses=(1.0,), branches=(1.0,), depths=(1, 2), deepest=4
     ),
+    "bordelon25-5": bordelon25_5.Parameters(
+        dimension=24, replicates=4, depths=(2, 3), steps=3, fractions=(0.25, 0.5), n_rates=8
+    ),
+    "bordelon25-6": bordelon25_6.Parameters(depth=2, n_modes=20, steps=8, sizes=(8, 16), replicates=4),
+    "bordelon25-7": bordelon25_7.Parameters(
+        depth=2, steps=6, width_ratios=(1.0, 4.0), sampled=(1.0,), dimension=40, replicates=4
+    ),
+    "bordelon25-8": bordelon25_8.Parameters(depths=(1, 2), steps=32, rates=(0.03, 0.01)),
+    "bordelon25-cost": bordelon25_cost.Parameters(
+        steps=(4, 8), depth=2, depths=(2, 3), fixed_steps=4, widths=(20, 40), data=(20, 40), fixed_width=10, updates=2
+    ),
 }
 
 
@@ -109,7 +125,14 @@ def made(tmp_path_factory):
     return Made(tmp_path_factory.mktemp("figures"))
 
 
-SLOW = ("bauer-convergence", "bauer-sequence", "width-recurrent", "bordelon25-4")  # the machinery of others once more
+SLOW = (
+    "bauer-convergence",
+    "bauer-sequence",
+    "width-recurrent",
+    "bordelon25-4",
+    "bordelon25-5",
+    "bordelon25-cost",
+)  # the machinery of others once more
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.full) if n in SLOW else n for n in TINY])

@@ -109,6 +109,58 @@ def test_an_extrapolation_is_drawn_as_what_it_extrapolates():
     assert [len(panels_of(figure)) for figure in figures] == [3, 3]
 
 
+LOSS = np.geomspace(1, 0.1, 6)
+RATES = (np.array([0.02, 0.03, 0.05]), np.full(3, 1e-3))
+
+
+def test_training_curves_are_drawn_without_what_is_infinite_or_zero():
+    loss = np.where(np.arange(6) < 4, LOSS, np.inf)
+    fields = {
+        "test_loss": (("step",), loss),
+        "train_loss": (("step",), 0.5 * loss),
+        "bias": (("step",), loss),
+        "data_variance": (("step",), np.zeros(6)),
+        "kernel": (("step",), loss),
+        "error_correlation": (("step", "step_"), np.outer(LOSS, LOSS)),
+    }
+    losses, parts, kernel, _ = panels_of(theory(fields, name="proportional").plot())
+    assert [len(ax.lines) for ax in (losses, parts, kernel)] == [2, 1, 1]
+    assert np.isnan(losses.lines[0].get_ydata()).tolist() == [False] * 4 + [True] * 2
+    assert losses.get_yscale() == "log"
+    trial = {"test_loss": (("replicate", "step", "output"), np.stack([LOSS, 2 * LOSS])[..., None] * [1.0, 3.0])}
+    (panel,) = panels_of(theory(trial, name="simulate.proportional").plot())
+    assert panel.lines[0].get_ydata() == pytest.approx(1.5 * 2 * LOSS)
+    assert len(panel.collections) == 1
+
+
+def test_rates_and_exponents_are_drawn():
+    rates, error = RATES
+    sweep = {"test_loss": (("width_ratio", "rate", "step"), np.ones((2, 3, 4)))}
+    best = {"optimal_rate": (("step",), rates), "optimal_rate_error": (("step",), error), "maximal_rate": ((), 0.1)}
+    moved = {
+        "optimal_rate": (("depth", "step"), np.ones((2, 3))),
+        "optimal_rate_error": (("depth", "step"), np.ones((2, 3))),
+    }
+    moved |= {f"maximal_rate{x}": (("depth",), np.ones(2)) for x in ("", "_error")}
+    moved |= {"drift": (("step",), rates), "drift_error": (("step",), np.array([np.inf, 1.0, 1.0]))}
+    slope = {"test_loss": (("step",), LOSS), "exponent": (("octave",), np.ones(2))}
+    slope |= {f"{x}_exponent": ((), 0.7) for x in ("depth", "printed", "lazy")}
+    coords = {"rate": rates, "width_ratio": [1.0, np.inf], "depth": [2, 4], "octave_end": ("octave", [2, 5])}
+    cases = {
+        "rate_sweep": (sweep, ("rate", "width_ratio"), [2]),
+        "optimal_rate": (best | {"sweep": (("rate", "step"), np.ones((3, 3)))}, ("rate",), [2, 1]),
+        "transfer": (moved, ("depth",), [2, 2]),
+        "loss_exponent": (slope, ("octave_end",), [1, 4]),
+    }
+    for name, (fields, known, n_lines) in cases.items():
+        given = {key: coords[key] for key in known}
+        if name in ("optimal_rate", "transfer"):
+            given["step"] = [1, 4, 12]
+        figure = make_solution(fields, Certificate(name), wf.DNN(2), None, coords=given).plot()
+        assert [len(ax.lines) for ax in panels_of(figure)] == n_lines, name
+        assert all(ax.get_xlabel() and ax.get_ylabel() for ax in panels_of(figure))
+
+
 def test_a_third_kind_of_network_is_drawn(monkeypatch):
     monkeypatch.setattr(wf.Network, "kind", property(lambda self: "ResNet"))
     figure = theory({"hidden": (("replicate", *PAIRS), covariance(3, 2)[None])}).plot()

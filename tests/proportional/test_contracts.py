@@ -193,6 +193,12 @@ def test_the_residual_sees_a_wrong_matrix(name):
         assert residual(asked, wrong, asked.n_rows) > 1e-8
 
 
+def test_a_depth_that_equals_the_buffer_is_no_time():
+    """Six steps have buffers of eight rows: as many as there are layers."""
+    found = wf.proportional(wf.ResNet(8, "linear", 0.3), rate=0.02, steps=6, width_ratio=1.0)
+    assert found.residual < 1e-13
+
+
 def test_a_sweep_is_its_runs():
     swept = wf.rate_sweep(NET, rates=[0.02, 0.05, 9.0], width_ratios=[0.5, 2.0], steps=8, data_ratio=1.5)
     assert swept.test_loss.dims == ("width_ratio", "rate", "step")

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from widefield.plot import generic, posterior, prior
+from widefield.plot import generic, posterior, prior, proportional
 from widefield.plot.style import Figure, Panel, house_style, panels, save
 
 if TYPE_CHECKING:
@@ -20,6 +20,12 @@ PICTURES: dict[str, Callable[["Solution"], list[Panel]]] = {
     "simulate.posterior": posterior.pictures,
     "transition": posterior.transition,
     "landscape": posterior.landscape,
+    "proportional": proportional.pictures,
+    "simulate.proportional": proportional.pictures,
+    "rate_sweep": proportional.rate_sweep,
+    "optimal_rate": proportional.optimal_rate,
+    "transfer": proportional.transfer,
+    "loss_exponent": proportional.loss_exponent,
 }
 
 

@@ -77,10 +77,19 @@ def residual(problem: Problem, state: State, n_rows: int) -> float:
 
 
 def _cut(state: State, n: int) -> Any:
-    """NumPy arrays of the rows that count. Axes of the buffer's length are cut, whatever their position."""
-    size = len(state.inputs.memory)
-    cut = lambda leaf: np.asarray(leaf)[tuple(slice(n) if k == size else slice(None) for k in leaf.shape)]  # noqa: E731
-    return jax.tree.map(cut, state)
+    """NumPy arrays of the rows that count."""
+    stacked = isinstance(state.layers, Stack)
+    both = lambda leaf: np.asarray(leaf)[:, :n, ..., :n] if stacked else np.asarray(leaf)[:n, ..., :n]  # noqa: E731
+    inputs = {name: _cut_input(name, np.asarray(leaf), n) for name, leaf in state.inputs._asdict().items()}
+    return State(state.inputs._replace(**inputs), jax.tree.map(both, state.layers))
+
+
+def _cut_input(name: str, leaf: np.ndarray, n: int) -> np.ndarray:
+    """The first axis is time, and the last one too except in means, losses and noise that is fresh at every step."""
+    one_time = name in ("mean", "mean_error", "mean_field", "losses", "noise") or (
+        name == "train" and leaf.shape[0] != leaf.shape[1]
+    )
+    return leaf[:n] if one_time else leaf[:n, ..., :n]
 
 
 def _equations(time: Time, state: Any, probe: Matrix) -> Iterator[Equation]:
