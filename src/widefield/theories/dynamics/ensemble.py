@@ -11,6 +11,7 @@ from widefield.solution import Status
 from widefield.theories.dynamics import kernels
 from widefield.theories.dynamics.answer import Answer, Estimate, over_batches
 from widefield.theories.dynamics.lazy import lazy
+from widefield.theories.dynamics.march import gradient_shares
 from widefield.theories.dynamics.problem import Problem
 from widefield.theories.dynamics.run import Run, run
 
@@ -77,7 +78,8 @@ def _batch(problem: Problem, options: Options, n_paths: int, batch: int) -> dict
     if "feature_kernel" in options.wanted and complete:
         kept["feature_kernel"] = kernels.features(one, n)
     if "gradient_kernel" in options.wanted and complete:
-        kept["gradient_kernel"] = kernels.gradients(one, n)
+        share = np.sqrt(gradient_shares(problem.physics))
+        kept["gradient_kernel"] = kernels.gradients(one, n) * np.outer(share, share)[:, :, None, None, None, None]
     if "preactivation" in options.wanted and one.samples:
         kept["preactivation"] = one.samples[max(one.samples)][2][:, :n].swapaxes(1, 2)
     return kept

@@ -286,6 +286,7 @@ def _ntk_step(shape: Shape, physics: Physics, state: State, rate, delta, feature
 def tangent_kernel(shape: Shape, physics: Physics, feature: Array, gradient: Array, weight: float) -> Array:
     r"""NTK (channel, channel, sample, sample) :math:`= v\Phi + \sum_{kk'}G^{kk'}(M_{kk'}w\Phi^{k-1,k'-1} + K_0^{kk'})`."""
     n_states, n_samples = feature.shape[:2]
+    share = gradient_shares(physics)
     channels = [(c, o) for c in shape.readouts for o in range(shape.n_outputs)]
     total = jnp.zeros((len(channels), len(channels), n_samples, n_samples), feature.dtype)
     kernel = lambda a, b: dot(a, b, weight)  # noqa: E731
@@ -298,12 +299,12 @@ def tangent_kernel(shape: Shape, physics: Physics, feature: Array, gradient: Arr
             below = physics.inputs[k] @ physics.inputs[l].T
             if k and l and shape.matrices[k - 1] == shape.matrices[l - 1]:
                 below = below + physics.weight_variance[k - 1] * kernel(feature[k - 1], feature[l - 1])
-            G = weight * jnp.einsum("aps,bqs->abpq", gradient[:, k], gradient[:, l])
+            G = weight * jnp.sqrt(share[k] * share[l]) * jnp.einsum("aps,bqs->abpq", gradient[:, k], gradient[:, l])
             total = total + G * below / jnp.prod(physics.shares[k:])  # a layer counts by its width over the last one's
     return total
 
 
-def overflowed(state: State) -> Array:
-    """Whether a matrix had to open more directions than its buffer holds."""
-    full = [side.opened > len(side.direction) for matrix in state.matrices for side in matrix]
-    return jnp.any(jnp.stack(full)) if full else jnp.asarray(False)
+def gradient_shares(physics: Physics) -> Array:
+    """N_k/N_L of every state: G = γ0² N_L |∂f/∂h^k|² is this times the average of g² over neurons (Eqs. 55–59)."""
+    above = jnp.cumprod(physics.shares[::-1])[::-1]
+    return 1 / jnp.append(above, 1.0)
