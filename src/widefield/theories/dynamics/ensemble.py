@@ -146,7 +146,8 @@ def perturbative(problem: Problem, options: Options) -> Answer:
 
     def corrected(name: str) -> Estimate:
         zero, one, two = (getattr(answer, name).value for answer in (none, near, half))
-        slope = (4 * (two - zero) / (SMALL / 2) ** 2 - (one - zero) / SMALL**2) / 3
+        square = SMALL**2 * np.array([1.0, 1 / 4]) - (SMALL / 100) ** 2
+        slope = (4 * (two - zero) / square[1] - (one - zero) / square[0]) / 3
         return Estimate(getattr(base, name).value + problem.richness**2 * slope, None)
 
     return replace(base, prediction=corrected("prediction"), loss=corrected("loss"), ntk=corrected("ntk") if options.ntk else None,

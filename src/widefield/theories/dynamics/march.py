@@ -300,7 +300,7 @@ def tangent_kernel(shape: Shape, physics: Physics, feature: Array, gradient: Arr
             if k and l and shape.matrices[k - 1] == shape.matrices[l - 1]:
                 below = below + physics.weight_variance[k - 1] * kernel(feature[k - 1], feature[l - 1])
             G = weight * jnp.sqrt(share[k] * share[l]) * jnp.einsum("aps,bqs->abpq", gradient[:, k], gradient[:, l])
-            total = total + G * below / jnp.prod(physics.shares[k:])  # a layer counts by its width over the last one's
+            total = total + G * below
     return total
 
 
