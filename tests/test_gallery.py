@@ -18,6 +18,10 @@ from widefield.gallery import (
     bauer_phases,
     bauer_sequence,
     bauer_transition,
+    bordelon22_2,
+    bordelon22_4,
+    bordelon22_8,
+    bordelon22_9,
     bordelon25_1,
     bordelon25_2,
     bordelon25_3,
@@ -27,6 +31,7 @@ from widefield.gallery import (
     bordelon25_7,
     bordelon25_8,
     bordelon25_cost,
+    coherence_dynamics,
     points,
     prior_regression,
     record,
@@ -40,6 +45,8 @@ from widefield.gallery import (
 )
 
 FEW = {"dimension": 24, "replicates": 6}
+WIDE = {"width": 32, "replicates": 6}
+FOUR = {"n_samples": 4, "dimension": 8, "rate": 0.02, "steps": 20}
 SHORT = {"width": 32, "n_chains": 4, "steps": 10, "warmup": 10}
 
 TINY = {
@@ -105,6 +112,11 @@ TINY = {
     "bordelon25-cost": bordelon25_cost.Parameters(
         steps=(4, 8), depth=2, depths=(2, 3), fixed_steps=4, widths=(20, 40), data=(20, 40), fixed_width=10, updates=2
     ),
+    "bordelon22-2": bordelon22_2.Parameters(**WIDE, **FOUR, depths=(1, 2), richnesses=(0.5,)),
+    "bordelon22-4": bordelon22_4.Parameters(**WIDE, **FOUR, depth=2, richnesses=(0.5, 1.0)),
+    "bordelon22-8": bordelon22_8.Parameters(**WIDE, richnesses=(1.0, 5.0)),
+    "bordelon22-9": bordelon22_9.Parameters(**WIDE, **FOUR, depths=(2, 3)),
+    "coherence-dynamics": coherence_dynamics.Parameters(**WIDE, steps=40, depths=(3,)),
 }
 
 
@@ -132,6 +144,9 @@ SLOW = (
     "bordelon25-4",
     "bordelon25-5",
     "bordelon25-cost",
+    "bordelon22-4",
+    "bordelon22-9",
+    "coherence-dynamics",
 )  # the machinery of others once more
 
 
@@ -146,6 +161,7 @@ def test_an_entry_writes_picture_data_and_numbers(made, name):
     assert content["parameters"].get("seed") == getattr(TINY[name], "seed", None)
     assert content["numbers"]
     sources = {"bauer": "Bauer", "bordelon25": "Bordelon", "width": "Roberts", "width-recurrent": "Segadlo"}
+    sources |= {"bordelon22": "Bordelon", "coherence": "Bauer"}
     assert content["source"].startswith(sources.get(name, sources.get(name.split("-")[0], "Segadlo")))
     with xr.open_dataset(nc, engine="h5netcdf") as data:
         assert all(np.isfinite(data[field]).all() for field in data.data_vars if "nan" not in data[field].attrs)
@@ -288,6 +304,38 @@ def test_the_parameterisations_meet_where_width_is_dimension(made):
     content = json.loads(made["bordelon25-1"].files[2].read_text())
     assert any("rejected in" in note for note in content["notes"])
     assert [row["n_replicates"] for row in content["numbers"]] == [6] * 4
+
+
+def test_two_layers_follow_the_closed_form(made):
+    """√(1 + γ0²) is the kernel along labels of length 1 at the end, H(∞) of Appendix F.1."""
+    content = json.loads(made["bordelon22-8"].files[2].read_text())
+    exact = [row for row in content["numbers"] if "closed form" in row["quantity"]]
+    assert len(exact) == 4
+    assert all(row["relative_error"] < 1e-4 for row in exact)
+    with xr.open_dataset(made["bordelon22-8"].files[1], engine="h5netcdf") as data:
+        assert data.kernel_flow.isel(step=-1).values == pytest.approx(np.sqrt([2, 26]), rel=1e-3)
+
+
+def test_random_deep_networks_have_equal_kernels_in_every_layer(made):
+    with xr.open_dataset(made["bordelon22-2"].files[1], engine="h5netcdf") as data:
+        first = data.deep_feature.sel(depth=2, at=0)
+        assert first.values == pytest.approx(np.stack([first.values[0]] * 2))
+        assert np.diagonal(first.values[0]) == pytest.approx(1)
+        assert data.deep_gradient_trace.sel(depth=2, at=0, at_=0).values == pytest.approx(1)
+        assert (data.deep_loss.sel(step=20, depth=2) < data.deep_loss.sel(step=20, depth=1)).all()
+    rows = json.loads(made["bordelon22-2"].files[2].read_text())["numbers"]
+    assert [row["n_replicates"] for row in rows] == [6] * 9
+
+
+@pytest.mark.full
+def test_only_tied_weights_become_coherent_under_weight_decay(made):
+    """ln(1 + (K−2)ηλ)/ηλ is the growth rate in units of λ; deep networks keep states 1 and 2 at right angles."""
+    with xr.open_dataset(made["coherence-dynamics"].files[1], engine="h5netcdf") as data:
+        assert data.rate.values == pytest.approx(data.rate_expected.values, rel=0.01)
+        later = data.coherence.sel(link="ρ23", fine=40)
+        assert later.sel(kind="DNN").values == pytest.approx(0, abs=1e-12)
+        decayed, plain = (float(later.sel(kind="RNN", protocol=name)) for name in ("weight decay", "plain descent"))
+        assert decayed > plain > 0.3
 
 
 def test_chains_that_do_not_mix_are_named():

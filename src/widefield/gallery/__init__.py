@@ -45,6 +45,7 @@ class Entry:
 _SEGADLO = "Segadlo et al. (2022)"
 _BAUER = "Bauer et al. (poster)"
 _BORDELON = "Bordelon & Pehlevan (2025)"
+_BORDELON22 = "Bordelon & Pehlevan (2022)"
 
 ENTRIES: dict[str, Entry] = {
     entry.name: entry
@@ -202,6 +203,41 @@ ENTRIES: dict[str, Entry] = {
             source=f"{_BORDELON}, Table 1",
             module="bordelon25_cost",
             full_time="5 min",
+        ),
+        Entry(
+            name="bordelon22-2",
+            title="Deep linear networks: losses and kernels across depth and richness",
+            source=f"{_BORDELON22}, Fig. 2",
+            module="bordelon22_2",
+            full_time="1 h",
+        ),
+        Entry(
+            name="bordelon22-4",
+            title="Static, independent, perturbative and full theory across richness",
+            source=f"{_BORDELON22}, Fig. 4",
+            module="bordelon22_4",
+            full_time="1 h",
+        ),
+        Entry(
+            name="bordelon22-8",
+            title="Two layers follow one differential equation",
+            source=f"{_BORDELON22}, Fig. 8",
+            module="bordelon22_8",
+            full_time="1 min",
+        ),
+        Entry(
+            name="bordelon22-9",
+            title="Independent gradients miss most of feature learning",
+            source=f"{_BORDELON22}, Fig. 9",
+            module="bordelon22_9",
+            full_time="1 h",
+        ),
+        Entry(
+            name="coherence-dynamics",
+            title="Weight decay, not descent, makes recurrent networks temporally coherent",
+            source=f"{_BAUER}, the question left open",
+            module="coherence_dynamics",
+            full_time="10 min",
         ),
     )
 }

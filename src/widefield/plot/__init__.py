@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from widefield.plot import generic, posterior, prior, proportional
+from widefield.plot import dynamics, generic, posterior, prior, proportional
 from widefield.plot.style import Figure, Panel, house_style, panels, save
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ PICTURES: dict[str, Callable[["Solution"], list[Panel]]] = {
     "optimal_rate": proportional.optimal_rate,
     "transfer": proportional.transfer,
     "loss_exponent": proportional.loss_exponent,
+    "dynamics": dynamics.pictures,
+    "simulate.dynamics": dynamics.pictures,
 }
 
 

@@ -94,5 +94,6 @@ def octaves(loss: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     while ends[-1] // 2 >= 4:
         ends.append(ends[-1] // 2)
     ends = ends[::-1]
-    slopes = [-np.log(loss[b] / loss[a]) / np.log(b / a) for a, b in pairwise(ends)]
+    with np.errstate(invalid="ignore"):  # a diverged run has no slope
+        slopes = [-np.log(loss[b] / loss[a]) / np.log(b / a) for a, b in pairwise(ends)]
     return np.asarray(ends[1:]), np.asarray(slopes)

@@ -36,7 +36,7 @@ from widefield.theories.proportional.structured import Modes, Structured, advanc
 
 SMALLEST = 128  # rows of the first buffer; the next ones double (compilations count) …
 LARGE = 512
-GROWTH = 1.4  # … and beyond LARGE grow by this (arithmetic counts)
+GROWTH = 1.25  # … and beyond LARGE grow by this (arithmetic counts)
 
 
 class Shape(NamedTuple):
@@ -83,8 +83,11 @@ def segments(parameters: Parameters, shape: Shape) -> Iterator[tuple[int, State]
     """The march in parts: the number of rows so far, and the matrices in buffers of just that many rows."""
     state, start = None, 0
     for size in buffer_sizes(shape.n_steps):
-        larger = empty(parameters, shape, size)
-        state = larger if state is None else jax.tree.map(_pad, larger, state)
+        state = (
+            jax.tree.map(jnp.copy, empty(parameters, shape, size))
+            if state is None
+            else _grown(state, parameters, shape, size)
+        )
         state = _segment(parameters, state, shape._replace(n_steps=0), start, size)
         start = size
         yield size, state
@@ -113,11 +116,14 @@ def empty(parameters: Parameters, shape: Shape, n_steps: int) -> State:
     return State(inputs, tuple(empty_hidden(n, dtype) for _ in range(shape.depth)))
 
 
-def _pad(larger: Array, filled: Array) -> Array:
-    return larger.at[tuple(map(slice, filled.shape))].set(filled)
+def _grown(state: State, parameters: Parameters, shape: Shape, n_steps: int) -> State:
+    """``state`` in buffers for ``n_steps`` rows."""
+    larger = jax.eval_shape(lambda: empty(parameters, shape, n_steps))
+    more = lambda new, old: [(0, n - m) for n, m in zip(new.shape, old.shape, strict=True)]  # noqa: E731
+    return jax.tree.map(lambda new, old: jnp.pad(old, more(new, old)), larger, state)
 
 
-@partial(jax.jit, static_argnames=("shape", "start", "stop"))
+@partial(jax.jit, static_argnames=("shape", "start", "stop"), donate_argnames="state")
 def _segment(parameters: Parameters, state: State, shape: Shape, start: int, stop: int) -> State:
     return lax.fori_loop(start, stop, lambda t, state: _step(parameters, shape, state, t), state)
 

@@ -80,7 +80,9 @@ def _cut(state: State, n: int) -> Any:
     """NumPy arrays of the rows that count."""
     stacked = isinstance(state.layers, Stack)
     both = lambda leaf: np.asarray(leaf)[:, :n, ..., :n] if stacked else np.asarray(leaf)[:n, ..., :n]  # noqa: E731
-    inputs = {name: _cut_input(name, np.asarray(leaf), n) for name, leaf in state.inputs._asdict().items()}
+    inputs: dict[str, Any] = {
+        name: _cut_input(name, np.asarray(leaf), n) for name, leaf in state.inputs._asdict().items()
+    }
     return State(state.inputs._replace(**inputs), jax.tree.map(both, state.layers))
 
 
