@@ -98,3 +98,17 @@ def per_state(name: str, value: Any, length: int, *, tied: bool, positive: bool 
     if n_dims != 1 or len(value) != length:
         raise ValueError(f"`{name}` must be one number or {length} of them (one per state), got {value!r}.")
     return tuple(nonnegative(f"{name}[{i}]", v, positive=positive) for i, v in enumerate(value))
+
+
+def schedule(name: str, value: Any, steps: int) -> Array:
+    """One positive number per step from a number, an array or a function of the step."""
+    reject_tracers(**{name: value})
+    values = np.asarray([value(t) for t in range(steps)] if callable(value) else value)
+    if values.ndim > 1 or values.dtype.kind not in "fiu" or (values.ndim == 1 and len(values) != steps):
+        raise ValueError(
+            f"`{name}` must be a number, {steps} of them (one per step) or a function of the step, got {value!r}."
+        )
+    values = np.broadcast_to(values.astype(float), (steps,))
+    if not np.isfinite(values).all() or (values <= 0).any():
+        raise ValueError(f"`{name}` must be positive and finite, got {values.min():g} … {values.max():g}.")
+    return values

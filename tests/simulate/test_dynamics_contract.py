@@ -116,7 +116,7 @@ def test_langevin_noise_alone_is_a_random_walk_of_known_size():
         ({"richness": 0.0}, "richness"),
         ({"rate": -0.1}, "rate"),
         ({"rate": [0.1, 0.1]}, "rate"),
-        ({"rate": lambda step: np.nan}, "rate(0)"),
+        ({"rate": lambda step: np.nan}, "rate"),
         ({"steps": 0}, "steps"),
         ({"steps": 2.0}, "steps"),
         ({"width": 0}, "width"),

@@ -91,7 +91,7 @@ def test_sizes_that_do_not_divide_are_told():
         ({"rate": -0.1}, "rate"),
         ({"rate": [0.1, 0.1]}, "rate"),
         ({"rate": [0.1, -0.1, 0.1]}, "rate"),
-        ({"rate": lambda step: np.nan}, "rate(0)"),
+        ({"rate": lambda step: np.nan}, "rate"),
         ({"rate": "fast"}, "rate"),
         ({"steps": 0}, "steps"),
         ({"label_noise": -0.1}, "label_noise"),

@@ -1,6 +1,5 @@
 """What `simulate.proportional` is asked: sizes, inputs, targets and rates, checked."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,15 +124,7 @@ def targets_of(sizes: Sizes, overlap: Any) -> np.ndarray:
 
 def rates_of(rate: Any, steps: int) -> np.ndarray:
     """One rate per update from a number, an array or a function of the step."""
-    checks.reject_tracers(rate=rate)
-    if isinstance(rate, Callable):  # type: ignore[arg-type]
-        return np.array([checks.nonnegative(f"rate({t})", rate(t)) for t in range(steps)])
-    if np.ndim(rate) == 0:
-        return np.full(steps, checks.nonnegative("rate", rate))
-    values, _ = checks.real_array("rate", rate, (1,), f"a number, a function of the step or {steps} numbers")
-    if len(values) != steps or (values < 0).any():
-        raise ValueError(f"`rate` must be {steps} non-negative numbers (one per step), got {rate!r}.")
-    return values
+    return checks.schedule("rate", rate, steps)
 
 
 def flag(name: str, value: Any) -> bool:

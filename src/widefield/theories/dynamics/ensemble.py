@@ -1,13 +1,13 @@
 """Batches of paths, and the limits and approximations that are made of several runs."""
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from widefield.progress import bar
 from widefield.solution import Status
+from widefield.solvers import richardson
 from widefield.theories.dynamics import kernels
 from widefield.theories.dynamics.answer import Answer, Estimate, over_batches
 from widefield.theories.dynamics.lazy import lazy
@@ -175,12 +175,8 @@ def flow(problem: Problem, options: Options) -> Answer:
 
 def _limit(levels: list[Estimate]) -> tuple[Estimate, float]:
     """Value at zero rate of curves on grids that halve, and its relative change by the last one."""
-    table = [level.value[:: 2**k] for k, level in enumerate(levels)]
-    last = table[-1]
-    for order in range(1, len(levels)):
-        last = table[-1]
-        table = [b + (b - a) / (2**order - 1) for a, b in pairwise(table)]
+    limit, change = richardson.extrapolate([level.value[:: 2**k] for k, level in enumerate(levels)])
     stderr = levels[-1].stderr
-    size = max(float(np.sqrt(np.mean(table[0][-1] ** 2))), 1e-300)
-    found = Estimate(table[0], None if stderr is None else stderr[:: 2 ** (len(levels) - 1)])
-    return found, float(np.abs(table[0] - last).max()) / size
+    size = max(float(np.sqrt(np.mean(limit[-1] ** 2))), 1e-300)
+    found = Estimate(limit, None if stderr is None else stderr[:: 2 ** (len(levels) - 1)])
+    return found, float(change.max()) / size

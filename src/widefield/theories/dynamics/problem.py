@@ -18,7 +18,7 @@ from widefield.theories.dynamics.march import Physics, Shape
 Rate = float | np.ndarray | Callable[[int], float]
 # Variance, relative to a vector's own, below which no new direction opens. Training moves features by their richness, so
 # that what may be dropped shrinks with its square.
-SMOOTH, KINKED, LINEAR = 1e-5, 1e-6, 1e-22
+SMOOTH, KINKED, LINEAR = 1e-8, 1e-8, 1e-22
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,8 @@ def problem(
     steps = checks.integer("steps", steps, 1)
     if momentum_time is not None:
         momentum_time = checks.nonnegative("momentum_time", momentum_time, positive=True)
-    rates = schedule(rate, steps)
+    updates = checks.schedule("rate", rate, steps)
+    rates = np.append(updates, updates[-1])  # the row after the last update
     if momentum_time is not None and rates.max() > momentum_time:
         raise ValueError(f"`momentum_time` must be at least the rate {rates.max():g}, got {momentum_time!r}.")
     function = losses.as_loss(loss)
@@ -140,20 +141,6 @@ def problem(
         checks.nonnegative("initial_scale", initial_scale, positive=True), responses,
         checks.nonnegative("temperature", temperature),
     )  # fmt: skip
-
-
-def schedule(rate: Rate, steps: int) -> np.ndarray:
-    """One rate per update, and the last one again for the row after it."""
-    checks.reject_tracers(rate=rate)
-    values = np.asarray([rate(t) for t in range(steps)] if callable(rate) else rate)
-    if values.ndim > 1 or values.dtype.kind not in "fiu" or (values.ndim == 1 and len(values) != steps):
-        raise ValueError(
-            f"`rate` must be a number, {steps} of them (one per step) or a function of the step, got shape {values.shape}."
-        )
-    values = np.broadcast_to(values.astype(float), (steps,))
-    if not np.isfinite(values).all() or (values <= 0).any():
-        raise ValueError(f"`rate` must be positive and finite, got {values.min():g} … {values.max():g}.")
-    return np.append(values, values[-1])
 
 
 def _check(network: Any, task: Any) -> None:

@@ -5,11 +5,10 @@ depth from its limit at fixed :math:`\beta\sqrt L` by one in 1/L. Each refinemen
 is removed (Richardson); the error is what the last removal changed.
 """
 
-from itertools import pairwise
-
 import numpy as np
 
 from widefield.solution import Status
+from widefield.solvers import richardson
 from widefield.theories.proportional.problem import Problem
 from widefield.theories.proportional.run import CURVES, Answer, run
 
@@ -21,14 +20,14 @@ def extrapolate(problem: Problem, flow: bool, deep: bool, progress: bool | None 
     """Curves in the limit; the two limits may be taken together, depth inside."""
     if flow:
         factors = [2**k for k in range(FLOW_LEVELS)]
-        return richardson([_every(_depth(problem.refined(f), deep, progress), f) for f in factors])
+        return in_the_limit([_every(_depth(problem.refined(f), deep, progress), f) for f in factors])
     return _depth(problem, deep, progress)
 
 
 def _depth(problem: Problem, deep: bool, progress: bool | None) -> Answer:
     if not deep:
         return run(problem, progress)
-    return richardson([run(problem.deeper(depth), progress) for depth in DEPTHS])
+    return in_the_limit([run(problem.deeper(depth), progress) for depth in DEPTHS])
 
 
 def _every(answer: Answer, stride: int) -> Answer:
@@ -46,7 +45,7 @@ def _every(answer: Answer, stride: int) -> Answer:
     )
 
 
-def richardson(answers: list[Answer]) -> Answer:
+def in_the_limit(answers: list[Answer]) -> Answer:
     """The limit of answers whose small parameter halves from one to the next."""
     failed = [answer for answer in answers if answer.status is not Status.success]
     if failed:
@@ -54,18 +53,8 @@ def richardson(answers: list[Answer]) -> Answer:
     curves, changes = {}, [max(answer.error for answer in answers)]
     for name in CURVES:
         values = [answer.curves[name] for answer in answers]
-        curves[name], change = _neville(values)
+        curves[name], change = richardson.extrapolate(values)
         changes.append(float(np.max(change / np.max(np.abs(curves["test_loss"]), axis=1, keepdims=True))))
-    kernel, _ = _neville([answer.kernel for answer in answers])
+    kernel, _ = richardson.extrapolate([answer.kernel for answer in answers])
     worst = max(answer.residual or 0.0 for answer in answers)
     return Answer(curves, kernel, None, Status.success, worst, max(changes))
-
-
-def _neville(values: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Value at zero of the polynomial through values at h, h/2, h/4 …, and its change by the last one."""
-    table = list(values)
-    last = table[-1]
-    for order in range(1, len(values)):
-        last = table[-1]
-        table = [b + (b - a) / (2**order - 1) for a, b in pairwise(table)]
-    return table[0], np.abs(table[0] - last)

@@ -109,7 +109,8 @@ def problem(
         raise ValueError(
             "`richness` must be positive unless the network is centered: its initial function grows as 1/richness."
         )
-    rates = schedule(rate, steps)
+    updates = checks.schedule("rate", rate, steps)
+    rates = np.append(updates, updates[-1:].repeat(2))  # the two rows after the last update
     if data_ratio is not None and batch_ratio is not None:
         raise ValueError("Give `data_ratio` (full-batch descent) or `batch_ratio` (online descent), not both.")
     structured = _structured(spectrum, width_ratio, data_ratio, batch_ratio, width, batch, target_overlap)
@@ -128,20 +129,6 @@ def problem(
         width=_ratio("width_ratio", width_ratio), data=_ratio("data_ratio", data_ratio),
         batch=_ratio("batch_ratio", batch_ratio), overlap=_overlap(target_overlap), **common,
     )  # fmt: skip
-
-
-def schedule(rate: Rate, steps: int) -> np.ndarray:
-    """One rate per update and, for the two rows after the last, that rate again."""
-    checks.reject_tracers(rate=rate)
-    values = np.asarray([rate(t) for t in range(steps)] if callable(rate) else rate)
-    if values.ndim > 1 or values.dtype.kind not in "fiu" or (values.ndim == 1 and len(values) != steps):
-        raise ValueError(
-            f"`rate` must be a number, {steps} of them (one per step) or a function of the step, got shape {values.shape}."
-        )
-    values = np.broadcast_to(values.astype(float), (steps,))
-    if not np.isfinite(values).all() or (values <= 0).any():
-        raise ValueError(f"`rate` must be positive and finite, got {values.min():g} … {values.max():g}.")
-    return np.append(values, values[-1:].repeat(2))
 
 
 def _check_network(network: Any) -> None:
