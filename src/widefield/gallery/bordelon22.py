@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 N_MARKS = 8  # training times at which networks are compared and drawn
 SMALL = 0.01  # share of the first loss below which its logarithm, not the loss itself, is what networks scatter in
 RICHER = 1.2  # the nearby wrong theory has this factor on the richness
-WANTED = ("loss", "prediction", "ntk", "feature_kernel", "gradient_kernel")
+LIGHT = ("loss", "prediction", "ntk")
+WANTED = (*LIGHT, "feature_kernel", "gradient_kernel")
+EDGES = np.linspace(-6, 6, 49)  # of the histograms of pre-activations
 WORDS = {
     "loss": "loss",
     "prediction": "f",
@@ -33,6 +35,7 @@ WORDS = {
     "label_feature": "yᵀΦy/P²",
     "feature_trace": "tr Φ(t,t)",
     "gradient_trace": "tr G(t,t)",
+    "density": "p(h)",
 }
 
 
@@ -61,6 +64,7 @@ class Run:
     rate: float
     steps: int
     weight_decay: float = 0.0
+    quantities: tuple[str, ...] = WANTED
 
     @property
     def physics(self) -> dict[str, Any]:
@@ -73,22 +77,20 @@ class Run:
         """Some steps, closer at the start where most happens, the first and the last one among them."""
         return [int(t) for t in np.unique(np.round(self.steps * np.linspace(0, 1, N_MARKS) ** 1.5))]
 
-    def theory(
-        self, *, method: str = "full", paths: int | None = None, quantities: Iterable[str] = WANTED
-    ) -> "xr.Dataset":
+    def theory(self, *, method: str = "full", paths: int | None = None) -> "xr.Dataset":
         """Curves and kernels at infinite width; the static and the perturbative theory have no kernels but the NTK."""
-        wanted = tuple(quantities) if method in ("full", "independent") else ("loss", "prediction", "ntk")
+        wanted = self.quantities if method in ("full", "independent") else LIGHT
         at = self.at if {"feature_kernel", "gradient_kernel"} & set(wanted) else None
         options: dict[str, Any] = {"method": method, "paths": paths, "at": at, "quantities": wanted, "progress": False}
         return reduced(wf.dynamics(self.network, self.task, **self.physics, **options), self.at)
 
-    def trained(self, networks: Networks, seed: int, quantities: Iterable[str] = WANTED) -> "xr.Dataset":
+    def trained(self, networks: Networks, seed: int) -> "xr.Dataset":
         """The same of networks, with a ``replicate`` dim and free of the offset of order 1/N; takes two seeds."""
         wide, narrow = (
             reduced(
                 wf.simulate.dynamics(
                     self.network, self.task, **self.physics, width=width, replicates=networks.replicates, seed=own,
-                    centered=True, at=self.at, quantities=tuple(quantities), progress=False,
+                    centered=True, at=self.at, quantities=self.quantities, progress=False,
                 ),
                 self.at,
             )
@@ -117,7 +119,26 @@ def reduced(solution: Solution, at: list[int]) -> "xr.Dataset":
     for suffix in ("", "_stderr"):
         if f"feature{suffix}" in found and solution.task is not None:
             found[f"label_feature{suffix}"] = along_labels(found[f"feature{suffix}"], solution.task, bound=bool(suffix))
+    if "preactivation" in data:
+        found |= densities(data["preactivation"])
     return xr.Dataset({name: field.reset_coords(drop=True) for name, field in found.items()}).assign_coords(at=at)
+
+
+def densities(field: "xr.DataArray") -> dict[str, "xr.DataArray"]:
+    """Histograms of h of the first sample at the end, over ``bin``, with the error of independent draws for a theory."""
+    import xarray as xr
+
+    draws = "neuron" if "neuron" in field.dims else "path"
+    field = field.isel({"sample": 0} | ({"at": -1} if "at" in field.dims else {}))
+    values = field.transpose(..., draws).values
+    width, n = EDGES[1] - EDGES[0], values.shape[-1]
+    count = np.stack([np.histogram(row, EDGES)[0] for row in values.reshape(-1, n)]).reshape(*values.shape[:-1], -1)
+    dims = [dim for dim in field.dims if dim != draws]
+    middle = (EDGES[1:] + EDGES[:-1]) / 2
+    found = xr.DataArray(count / (n * width), dims=(*dims, "bin"), coords={"bin": middle})
+    if "replicate" in dims:
+        return {"density": found}
+    return {"density": found, "density_stderr": np.sqrt(found / (n * width))}
 
 
 def along_labels(kernel: "xr.DataArray", task: Task, *, bound: bool = False) -> "xr.DataArray":
@@ -261,8 +282,9 @@ def stacked(ax: "Axes", kernels: Mapping[str, np.ndarray], title: str) -> None:
     ax.figure.colorbar(image, ax=ax, shrink=0.7)
 
 
-def two_times(ax: "Axes", at: np.ndarray, theory: "xr.DataArray", trial: "xr.DataArray", label: str) -> None:
+def two_times(ax: "Axes", label: str, theory: "xr.DataArray", trial: "xr.DataArray") -> None:
     """Two-time kernels (layer, at, at_) against t, at s = t and at s = 0."""
+    at = theory["at"].values
     for layer, color in zip(range(theory.sizes["layer"]), SERIES, strict=False):
         one, many = (part.isel(layer=layer) for part in (theory, trial))
         for style in ("-", "--"):
@@ -271,3 +293,10 @@ def two_times(ax: "Axes", at: np.ndarray, theory: "xr.DataArray", trial: "xr.Dat
             points(ax, at, pick(many), color=color)
     ax.set(xlabel="step $t$", ylabel=label, title="$s=t$ (solid), $s=0$ (dashed)")
     ax.legend(fontsize=7)
+
+
+def ticks_at(ax: "Axes", values: np.ndarray) -> None:
+    """Ticks at the ``values`` themselves, on a logarithmic horizontal axis."""
+    ax.set_xscale("log")
+    ax.set_xticks(values, [f"{value:g}" for value in values])
+    ax.set_xticks([], minor=True)

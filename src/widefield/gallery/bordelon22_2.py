@@ -28,8 +28,8 @@ class Parameters(Networks):
     richnesses: tuple[float, ...] = (0.25, 0.5, 2.0)
     n_samples: int = 20
     dimension: int = 40
-    rate: float = 0.01
-    steps: int = 100
+    rate: float = 0.003
+    steps: int = 300
 
 
 FULL = Parameters()
@@ -85,7 +85,7 @@ def draw(data: "xr.Dataset", p: Parameters) -> Figure:
             parts = [
                 data[f"deep_{kernel}_trace{part}"].sel(last).dropna("layer", how="all") for part in ("", "_sampled")
             ]
-            two_times(ax, data["at"].values, *parts, rf"$\mathrm{{tr}}\,{symbol}^\ell(t,s)/P$")
+            two_times(ax, rf"$\mathrm{{tr}}\,{symbol}^\ell(t,s)/P$", *parts)
         for ax, name in zip(axes.flat, "abcdef", strict=True):
             letter(ax, name)
     return figure

@@ -50,8 +50,8 @@ def make(parameters: Parameters, *, out: Path, full: bool, report: Report) -> Ma
     push = np.einsum("rpq,rq->rp", kernel.transpose("richness", "sample", "sample_"), y - f) / p.weight_decay
     data["readout_balance"] = (("richness", "sample"), push)
     notes = (p.note, "ΦΔ/λ is what a readout at rest gives; the last row compares it with f at the end of the theory")
-    notes = (*notes, bordelon22.power(data, compared))
-    return Made(draw(data, p), data, p, notes=notes, **judged(judge_all(compared(data)).rows))
+    power = bordelon22.power(data, compared)
+    return Made(draw(data, p), data, p, notes=(*notes, power), **judged(judge_all(compared(data)).rows))
 
 
 def compared(data: "xr.Dataset") -> Iterator[Pair]:

@@ -10,7 +10,7 @@ import numpy as np
 import widefield as wf
 from widefield.compare import Pair, judge_all
 from widefield.gallery import bordelon22
-from widefield.gallery.bordelon22 import Networks, Run, points, visible
+from widefield.gallery.bordelon22 import Networks, Run, points, ticks_at, visible
 from widefield.gallery.record import Made, Report, judged
 from widefield.plot.style import COLORS, SERIES, Figure, house_style, letter, panels
 
@@ -31,8 +31,8 @@ class Parameters(Networks):
     shown: float = 1.0
     n_samples: int = 40
     dimension: int = 80
-    rate: float = 0.005
-    steps: int = 100
+    rate: float = 0.002
+    steps: int = 400
 
 
 FULL = Parameters()
@@ -64,7 +64,7 @@ def one_richness(p: Parameters, run: Run, seed: int) -> "xr.Dataset":
     """Fields ``<field>_<method>`` and ``<field>_sampled``; the static theory's features are the first ones."""
     import xarray as xr
 
-    found = {}
+    found: dict[str, xr.DataArray] = {}
     for method in METHODS:
         part = run.theory(method=method)
         found |= {f"{field}_{method}": part[field] for field in FIELDS if field in part}
@@ -135,8 +135,8 @@ def _kernel_errors(ax: "Axes", data: "xr.Dataset") -> None:
         ax.plot(data.richness, error, color=color, linestyle=style, marker="o", markersize=3)
     noise = norm(many.std("replicate", ddof=1)) / np.sqrt(many.sizes["replicate"]) / norm(mean)
     ax.fill_between(data.richness, 0, noise, color=COLORS["theory"], alpha=0.2, linewidth=0, label="error of networks")
-    ax.set(xscale="log", yscale="log", xlabel=r"richness $\gamma_0$", ylabel="relative error", title="final NTK")
-    _ticks(ax, data)
+    ax.set(yscale="log", xlabel=r"richness $\gamma_0$", ylabel="relative error", title="final NTK")
+    ticks_at(ax, data.richness.values)
     ax.legend(fontsize=7, loc="upper left")
 
 
@@ -156,10 +156,4 @@ def _losses(ax: "Axes", data: "xr.Dataset") -> None:
         ylabel=r"largest error / $\mathcal{L}(0)$",
         title="loss",
     )
-    _ticks(ax, data)
-
-
-def _ticks(ax: "Axes", data: "xr.Dataset") -> None:
-    """At the values themselves."""
-    ax.set_xticks(data.richness.values, [f"{gamma:g}" for gamma in data.richness.values])
-    ax.set_xticks([], minor=True)
+    ticks_at(ax, data.richness.values)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import widefield as wf
 from widefield.compare import Pair, judge_all
 from widefield.gallery import bordelon22
-from widefield.gallery.bordelon22 import Networks, Run, curve, family, stacked, two_times
+from widefield.gallery.bordelon22 import LIGHT, Networks, Run, curve, family, stacked, two_times
 from widefield.gallery.record import Made, Report, judged
 from widefield.plot.style import COLORS, SERIES, Figure, house_style, letter, panels
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 FIELDS = ("loss", "label_feature", "gradient_trace")
 LAZY = 0.02  # richness of the networks that stand for zero: features move by its square
-LIGHT = ("loss", "prediction", "ntk")
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def make(parameters: Parameters, *, out: Path, full: bool, report: Report) -> Ma
     data = family("rich", "richness", runs, p, seed=0, paths=p.paths, report=jobs)
     jobs("the static limit")
     data["lazy_loss"] = base.theory(method="lazy").loss
-    data["lazy_loss_sampled"] = replace(base, richness=LAZY).trained(p, p.seed + 100, LIGHT).loss
+    data["lazy_loss_sampled"] = replace(base, richness=LAZY, quantities=LIGHT).trained(p, p.seed + 100).loss
     notes = (p.note, f"lazy networks have γ0 = {LAZY:g}", bordelon22.power(data, compared))
     return Made(draw(data, p), data, p, notes=notes, **judged(judge_all(compared(data)).rows))
 
@@ -62,7 +61,7 @@ def compared(data: "xr.Dataset") -> Iterator[Pair]:
 
 def draw(data: "xr.Dataset", p: Parameters) -> Figure:
     """Losses, final kernels, and two-time kernels at the first richness."""
-    own, at = data.sel(richness=p.richnesses[0]), data["at"].values
+    own = data.sel(richness=p.richnesses[0])
     with house_style():
         figure, axes = panels(1, 5, size=(3.0, 2.9))
         curve(axes[0, 0], data, "lazy_loss", {}, color=COLORS["theory"], label="lazy")
@@ -76,7 +75,7 @@ def draw(data: "xr.Dataset", p: Parameters) -> Figure:
             stacked(ax, shown, rf"final ${symbol}^\ell$, $\gamma_0={p.richnesses[0]:g}$")
         for ax, kernel, symbol in zip(axes[0, 3:], ("feature", "gradient"), (r"\Phi", "G"), strict=True):
             traces = [own[f"rich_{kernel}_trace{part}"] for part in ("", "_sampled")]
-            two_times(ax, at, *traces, rf"$\mathrm{{tr}}\,{symbol}^\ell(t,s)/P$")
+            two_times(ax, rf"$\mathrm{{tr}}\,{symbol}^\ell(t,s)/P$", *traces)
         for ax, name in zip(axes[0], "abcde", strict=True):
             letter(ax, name)
     return figure

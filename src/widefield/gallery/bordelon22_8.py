@@ -13,15 +13,13 @@ import numpy as np
 import widefield as wf
 from widefield.compare import Pair, judge_all
 from widefield.gallery import bordelon22
-from widefield.gallery.bordelon22 import Networks, Run, points
+from widefield.gallery.bordelon22 import LIGHT, Networks, Run, points
 from widefield.gallery.record import Made, Report, judged
 from widefield.plot.style import COLORS, SERIES, Figure, house_style, letter, panels
 from widefield.task import Task
 
 if TYPE_CHECKING:
     import xarray as xr
-
-WANTED = ("loss", "prediction", "ntk")
 
 
 @dataclass(frozen=True)
@@ -60,12 +58,12 @@ def one_richness(p: Parameters, gamma: float, seed: int) -> "xr.Dataset":
     import xarray as xr
 
     task = Task(np.sqrt(2) * np.eye(2), np.array([0.6, -0.8]))
-    run = Run(wf.DNN(1, "linear"), task, gamma, p.rate / np.sqrt(1 + gamma**2), p.steps)
-    flow = wf.dynamics(run.network, task, **run.physics, flow=True, quantities=WANTED, progress=False)
+    run = Run(wf.DNN(1, "linear"), task, gamma, p.rate / np.sqrt(1 + gamma**2), p.steps, quantities=LIGHT)
+    flow = wf.dynamics(run.network, task, **run.physics, flow=True, quantities=LIGHT, progress=False)
     every = list(range(p.steps + 1))
     found = observed(bordelon22.reduced(flow, every), task, "_flow")
-    found |= observed(run.theory(quantities=WANTED), task, "_theory")
-    found |= observed(run.trained(p, seed, WANTED), task, "_sampled")
+    found |= observed(run.theory(), task, "_theory")
+    found |= observed(run.trained(p, seed), task, "_sampled")
     data = xr.Dataset({name: field.rename(at="step") if "_flow" in name else field for name, field in found.items()})
     error = closed_form(gamma, run.rate * np.arange(p.steps + 1))
     data["error_exact"] = ("step", error)

@@ -28,8 +28,8 @@ class Parameters(Networks):
     richness: float = 1.5
     n_samples: int = 20
     dimension: int = 40
-    rate: float = 0.01
-    steps: int = 100
+    rate: float = 0.004
+    steps: int = 200
 
 
 FULL = Parameters()

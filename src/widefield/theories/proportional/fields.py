@@ -7,7 +7,7 @@ import numpy as np
 from widefield.theories.proportional.problem import Problem
 from widefield.theories.proportional.residual import Stack
 from widefield.theories.proportional.run import CURVES, Answer
-from widefield.theories.proportional.verify import Time, congruent
+from widefield.theories.proportional.verify import Time, by_source, congruent
 
 PAIR = ("step", "step_")
 LAYERS = ("layer", *PAIR)
@@ -71,7 +71,7 @@ def _two_times(problem: Problem, answer: Answer, name: str) -> np.ndarray:
 
 
 def _of_layer(time: Time, problem: Problem, cut, parts, layer: int, name: str) -> np.ndarray:
-    P, Q, feature, gradient = parts
+    P, Q, feature, gradient = (by_source(part) for part in parts)
     inner = 1.0 if problem.branch is None else problem.branch
     if name == "feature_correlation":
         return cut(feature)

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from widefield.theories.proportional.rows import Clock, put
+from widefield.theories.proportional.rows import Clock, against, beside, halves, put
 
 
 class Pair(NamedTuple):
-    """:math:`P` and :math:`Q` as (n, 2, n): the row, the source :math:`u` or :math:`r`, its step."""
+    """:math:`P` and :math:`Q` as (n, 2n): the row; the source :math:`u` or :math:`r` and its step."""
 
     forward: Array
     backward: Array
@@ -27,25 +27,19 @@ class Pair(NamedTuple):
 
 def empty_pair(n: int, dtype) -> Pair:
     """A pair before the first step."""
-    return Pair(jnp.zeros((n, 2, n), dtype), jnp.zeros((n, 2, n), dtype))
+    return Pair(jnp.zeros((n, 2 * n), dtype), jnp.zeros((n, 2 * n), dtype))
 
 
 def respond_backward(pair: Pair, B: Array, now: Clock) -> tuple[Pair, Array]:
     """The row :math:`Q_t = (0, e_t) + B_t P`."""
-    row = apply(B, pair.forward).at[:, 1].add(now.unit)
+    row = B @ pair.forward + beside(jnp.zeros_like(now.unit), now.unit)
     return pair._replace(backward=put(pair.backward, now, row)), row
 
 
 def respond_forward(pair: Pair, A: Array, now: Clock) -> tuple[Pair, Array]:
     """The row :math:`P_t = (e_t, 0) + A_t Q`."""
-    row = apply(A, pair.backward).at[:, 0].add(now.unit)
+    row = A @ pair.backward + beside(now.unit, jnp.zeros_like(now.unit))
     return pair._replace(forward=put(pair.forward, now, row)), row
-
-
-def apply(row: Array, solution: Array) -> Array:
-    """A row times a matrix (n, 2, n)."""
-    n = len(solution)
-    return (row @ solution.reshape(n, 2 * n)).reshape(len(row), 2, n)
 
 
 def correlate(row: Array, solution: Array, C_u: Array, C_r: Array | None, scales=(1.0, 1.0)) -> Array:
@@ -53,10 +47,9 @@ def correlate(row: Array, solution: Array, C_u: Array, C_r: Array | None, scales
 
     Without ``C_r`` that source is the readout's: unit variance at step 0, none later.
     """
-    n = len(solution)
-    readout = jnp.where(jnp.arange(n) < len(row), row[:, 1], 0.0)
-    sources = scales[0] * (row[:, 0] @ C_u), scales[1] * (readout if C_r is None else row[:, 1] @ C_r)
-    return jnp.concatenate(sources, axis=1) @ solution.reshape(n, 2 * n).T
+    u, r = halves(row)
+    readout = jnp.where(jnp.arange(r.shape[1]) < len(r), r, 0.0)
+    return against(beside(scales[0] * (u @ C_u), scales[1] * (readout if C_r is None else r @ C_r)), solution)
 
 
 class Hidden(NamedTuple):

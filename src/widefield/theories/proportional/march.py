@@ -25,8 +25,10 @@ from widefield.theories.proportional.layers import (
 )  # fmt: skip
 from widefield.theories.proportional.rows import (
     Clock,
+    beside,
     clock,
     gradient_row,
+    halves,
     input_row,
     put_symmetric,
     times_gradient,
@@ -119,8 +121,14 @@ def empty(parameters: Parameters, shape: Shape, n_steps: int) -> State:
 def _grown(state: State, parameters: Parameters, shape: Shape, n_steps: int) -> State:
     """``state`` in buffers for ``n_steps`` rows."""
     larger = jax.eval_shape(lambda: empty(parameters, shape, n_steps))
-    more = lambda new, old: [(0, n - m) for n, m in zip(new.shape, old.shape, strict=True)]  # noqa: E731
-    return jax.tree.map(lambda new, old: jnp.pad(old, more(new, old)), larger, state)
+    return jax.tree.map(_padded, larger, state)
+
+
+def _padded(new: jax.ShapeDtypeStruct, old: Array) -> Array:
+    if old.ndim > 1 and old.shape[-1] == 2 * old.shape[-2]:  # two sources side by side
+        new_half = jax.ShapeDtypeStruct((*new.shape[:-1], new.shape[-1] // 2), new.dtype)
+        return beside(*(_padded(new_half, half) for half in halves(old)))
+    return jnp.pad(old, [(0, n - m) for n, m in zip(new.shape, old.shape, strict=True)])
 
 
 @partial(jax.jit, static_argnames=("shape", "start", "stop"), donate_argnames="state")
@@ -169,7 +177,7 @@ def _backward(parameters: Parameters, state: State, weights: Array, now: Clock):
         C_u = layers[l - 1].feature if l else state.inputs.feature
         row = correlate(q, pair.backward, C_u, done[0].gradient if done else None, (1.0, ratio))
         done.insert(0, Hidden(pair, layers[l].feature, put_symmetric(layers[l].gradient, now, row)))
-        B = q[:, 0] + weights * gradient_row(done[0].gradient, row, gamma, now)
+        B = halves(q)[0] + weights * gradient_row(done[0].gradient, row, gamma, now)
     return tuple(done), a[0] / a[-1] * B, row
 
 
@@ -186,5 +194,5 @@ def _forward(parameters: Parameters, inputs, layers, A: Array, C_h: Array, weigh
         C_r, ratio = (None, 1.0) if last else (layers[l + 1].gradient, a[l + 1] / a[l])
         row = correlate(p, pair.forward, C_u, C_r, (1.0, ratio))
         done.append(Hidden(pair, put_symmetric(layer.feature, now, row), layer.gradient))
-        A = p[:, 1] + gamma * times_gradient(weights * row, gamma, now)
+        A = halves(p)[1] + gamma * times_gradient(weights * row, gamma, now)
     return tuple(done)

@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from widefield.theories.proportional.layers import Pair, apply, correlate, empty_pair
-from widefield.theories.proportional.rows import Clock, gradient_row, symmetric_row, times_gradient
+from widefield.theories.proportional.layers import Pair, correlate, empty_pair
+from widefield.theories.proportional.rows import Clock, beside, gradient_row, halves, symmetric_row, times_gradient
 
 
 class Stack(NamedTuple):
@@ -57,7 +57,7 @@ def backward(stack: Stack, B_last: Array, weights: Array, richness: Array, branc
         pair, q = _respond_backward(stack.pair, Omega, layer, now)
         row = correlate(q, pair.backward[layer], stack.driven[layer], stack.returned[layer])
         stack = stack._replace(pair=pair, gradient=_symmetric(stack.gradient, layer, row, now))
-        return stack, q[:, 0] + weights * gradient_row(stack.gradient[layer], row, richness, now), row
+        return stack, halves(q)[0] + weights * gradient_row(stack.gradient[layer], row, richness, now), row
 
     def one_link(index: Array, carry):
         stack, Omega, kick, row = carry
@@ -68,7 +68,7 @@ def backward(stack: Stack, B_last: Array, weights: Array, richness: Array, branc
         M = correlate(q, back.backward[layer], stack.feature[layer], stack.returned[layer + 1], (branch**2, 1.0))
         returned = _symmetric(stack.returned, layer, M + branch**2 * row, now)
         stack = stack._replace(ahead=ahead, back=back, returned=returned)
-        Omega = q[:, 0] + B
+        Omega = halves(q)[0] + B
         stack, kick, row = one_layer(stack, Omega, layer)
         return stack, Omega, kick, row
 
@@ -86,7 +86,7 @@ def forward(stack: Stack, A_first: Array, C_first: Array, weights: Array, richne
         pair, p = _respond_forward(stack.pair, Gamma, layer, now)
         row = correlate(p, pair.forward[layer], stack.driven[layer], stack.returned[layer])
         stack = stack._replace(pair=pair, feature=_symmetric(stack.feature, layer, row, now))
-        return stack, p[:, 1] + richness * times_gradient(weights * row, richness, now), row
+        return stack, halves(p)[1] + richness * times_gradient(weights * row, richness, now), row
 
     def one_link(layer: Array, carry):
         stack, Gamma, kick, row = carry
@@ -96,7 +96,7 @@ def forward(stack: Stack, A_first: Array, C_first: Array, weights: Array, richne
         back, _ = _respond_forward(stack.back, A, layer, now)
         driven = _symmetric(stack.driven, layer + 1, N + branch**2 * row, now)
         stack = stack._replace(ahead=ahead, back=back, driven=driven)
-        Gamma = p[:, 1] + A
+        Gamma = halves(p)[1] + A
         stack, kick, row = one_layer(stack, Gamma, layer + 1)
         return stack, Gamma, kick, row
 
@@ -108,12 +108,12 @@ def forward(stack: Stack, A_first: Array, C_first: Array, weights: Array, richne
 
 
 def _respond_backward(pairs: Pair, B: Array, layer, now: Clock) -> tuple[Pair, Array]:
-    row = apply(B, pairs.forward[layer]).at[:, 1].add(now.unit)
+    row = B @ pairs.forward[layer] + beside(jnp.zeros_like(now.unit), now.unit)
     return pairs._replace(backward=_put(pairs.backward, layer, now, row)), row
 
 
 def _respond_forward(pairs: Pair, A: Array, layer, now: Clock) -> tuple[Pair, Array]:
-    row = apply(A, pairs.backward[layer]).at[:, 0].add(now.unit)
+    row = A @ pairs.backward[layer] + beside(now.unit, jnp.zeros_like(now.unit))
     return pairs._replace(forward=_put(pairs.forward, layer, now, row)), row
 
 

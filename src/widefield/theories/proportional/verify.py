@@ -79,11 +79,19 @@ def residual(problem: Problem, state: State, n_rows: int) -> float:
 def _cut(state: State, n: int) -> Any:
     """NumPy arrays of the rows that count."""
     stacked = isinstance(state.layers, Stack)
-    both = lambda leaf: np.asarray(leaf)[:, :n, ..., :n] if stacked else np.asarray(leaf)[:n, ..., :n]  # noqa: E731
+    both = lambda leaf: by_source(leaf)[:, :n, ..., :n] if stacked else by_source(leaf)[:n, ..., :n]  # noqa: E731
     inputs: dict[str, Any] = {
-        name: _cut_input(name, np.asarray(leaf), n) for name, leaf in state.inputs._asdict().items()
+        name: _cut_input(name, by_source(leaf), n) for name, leaf in state.inputs._asdict().items()
     }
     return State(state.inputs._replace(**inputs), jax.tree.map(both, state.layers))
+
+
+def by_source(leaf: Matrix) -> Matrix:
+    """(…, n, 2n) as (…, n, source, n)."""
+    array = np.asarray(leaf)
+    if array.ndim > 1 and array.size and array.shape[-1] == 2 * array.shape[-2]:
+        return array.reshape(*array.shape[:-1], 2, array.shape[-2])
+    return array
 
 
 def _cut_input(name: str, leaf: np.ndarray, n: int) -> np.ndarray:
