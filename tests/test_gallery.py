@@ -18,8 +18,12 @@ from widefield.gallery import (
     bauer_phases,
     bauer_sequence,
     bauer_transition,
+    bordelon22_1,
     bordelon22_2,
+    bordelon22_3,
     bordelon22_4,
+    bordelon22_6,
+    bordelon22_7,
     bordelon22_8,
     bordelon22_9,
     bordelon25_1,
@@ -112,8 +116,14 @@ TINY = {
     "bordelon25-cost": bordelon25_cost.Parameters(
         steps=(4, 8), depth=2, depths=(2, 3), fixed_steps=4, widths=(20, 40), data=(20, 40), fixed_width=10, updates=2
     ),
+    "bordelon22-1": bordelon22_1.Parameters(
+        **WIDE, depth=2, richnesses=(1.0,), n_samples=4, steps=8, paths=256, widths=(16, 32), n_repeats=3
+    ),
     "bordelon22-2": bordelon22_2.Parameters(**WIDE, **FOUR, depths=(1, 2), richnesses=(0.5,)),
+    "bordelon22-3": bordelon22_3.Parameters(**WIDE, **FOUR, richnesses=(1.0, 2.0), paths=64),
     "bordelon22-4": bordelon22_4.Parameters(**WIDE, **FOUR, depth=2, richnesses=(0.5, 1.0)),
+    "bordelon22-6": bordelon22_6.Parameters(**WIDE, **FOUR, richnesses=(1.0, 2.0), paths=64),
+    "bordelon22-7": bordelon22_7.Parameters(**WIDE, **FOUR, depth=2, richnesses=(1.0,), paths=256),
     "bordelon22-8": bordelon22_8.Parameters(**WIDE, richnesses=(1.0, 5.0)),
     "bordelon22-9": bordelon22_9.Parameters(**WIDE, **FOUR, depths=(2, 3)),
     "coherence-dynamics": coherence_dynamics.Parameters(**WIDE, steps=40, depths=(3,)),
@@ -144,7 +154,11 @@ SLOW = (
     "bordelon25-4",
     "bordelon25-5",
     "bordelon25-cost",
+    "bordelon22-1",
+    "bordelon22-3",
     "bordelon22-4",
+    "bordelon22-6",
+    "bordelon22-7",
     "bordelon22-9",
     "coherence-dynamics",
 )  # the machinery of others once more

@@ -61,7 +61,7 @@ def run(
                 problem.loss, record.prediction[jnp.asarray(shape.readouts)][:, : shape.n_train], physics.labels
             )
         )
-        if not np.isfinite(f).all() or value > DIVERGED * max(values[0] if values else np.inf, 1e-300):
+        if not np.isfinite(f).all() or value > DIVERGED * max(values[0] if values else np.inf, 1.0):
             stop = t
             break
         predictions.append(f)

@@ -36,7 +36,7 @@ from widefield.theories.proportional.rows import (
 )  # fmt: skip
 from widefield.theories.proportional.structured import Modes, Structured, advance_structured, empty_structured
 
-SMALLEST = 128  # rows of the first buffer; the next ones double (compilations count) …
+SMALLEST = 64  # rows of the first buffer; the next ones double (compilations count) …
 LARGE = 512
 GROWTH = 1.25  # … and beyond LARGE grow by this (arithmetic counts)
 
@@ -88,7 +88,7 @@ def segments(parameters: Parameters, shape: Shape) -> Iterator[tuple[int, State]
         state = (
             jax.tree.map(jnp.copy, empty(parameters, shape, size))
             if state is None
-            else _grown(state, parameters, shape, size)
+            else _grown(state, parameters, shape._replace(n_steps=0), size)
         )
         state = _segment(parameters, state, shape._replace(n_steps=0), start, size)
         start = size
@@ -118,6 +118,7 @@ def empty(parameters: Parameters, shape: Shape, n_steps: int) -> State:
     return State(inputs, tuple(empty_hidden(n, dtype) for _ in range(shape.depth)))
 
 
+@partial(jax.jit, static_argnames=("shape", "n_steps"))
 def _grown(state: State, parameters: Parameters, shape: Shape, n_steps: int) -> State:
     """``state`` in buffers for ``n_steps`` rows."""
     larger = jax.eval_shape(lambda: empty(parameters, shape, n_steps))
