@@ -90,9 +90,9 @@ def test_a_prior_without_kernels_gets_the_generic_picture():
 
 
 def test_the_picture_follows_the_theory_and_not_the_names():
-    figure = theory({"hidden": (PAIRS, covariance(3, 2))}, name="dynamics").plot()
+    figure = theory({"hidden": (PAIRS, covariance(3, 2))}, name="another").plot()
     assert len(panels_of(figure)) == 1
-    assert "dynamics" not in PICTURES and {"prior", "simulate.prior", "depth_limit"} <= PICTURES.keys()
+    assert "another" not in PICTURES and {"prior", "simulate.prior", "depth_limit"} <= PICTURES.keys()
 
 
 @pytest.mark.parametrize("net", [wf.DNN(3, "relu", weight_variance=3.0), wf.RNN(3, "erf", bias_variance=0.1)])

@@ -226,7 +226,7 @@ def _match(name: str, theory: Solution, trial: Solution) -> Pair | None:
     if found is None and {"state", "state_"} <= set(field.dims):
         label, found = f"{name} (equal states)", trial.data.data_vars.get(f"{name}_diagonal")
         field, errors = equal_states(field), [equal_states(error) for error in errors]
-    if found is None:
+    if found is None or {"path", "neuron"} & {*field.dims, *found.dims}:  # draws, not numbers to be equal
         return None
     if REPLICATE not in found.dims and f"{found.name}_stderr" in trial.data:
         errors.append(trial.data[f"{found.name}_stderr"])

@@ -7,7 +7,8 @@ import pytest
 import scipy.stats
 
 import widefield as wf
-from tests.dynamics import algorithm
+from tests.dynamics import algorithm, oracle
+from tests.simulate.students import agrees
 
 ALPHA = 1e-6
 FIELDS = ("prediction", "feature_kernel", "gradient_kernel")
@@ -154,6 +155,21 @@ def test_networks_reject_the_theory_without_equal_time_responses():
         traces = np.array([np.trace(phi[0, -1, :, -1]) for phi in kernels])
         theory = np.atleast_1d(traces.mean()), np.atleast_1d(traces.std(ddof=1) / np.sqrt(len(traces)))
         assert meets(theory, samples) is equal_time
+
+
+@full
+@pytest.mark.parametrize("mistake", [None, "A", "B"])
+def test_recurrent_networks_reject_the_theory_without_one_response(mistake):
+    """Linear RNNs against explicit responses: both are needed, each by itself."""
+    network, task, physics = case(wf.RNN(3, "linear"), EVERYWHERE, 1.0, 0.02, 12)
+    narrow, wide = (
+        wf.simulate.dynamics(
+            network, task, **physics, width=n, replicates=1500, seed=n, quantities="prediction", progress=False
+        ).prediction.values[:, [6, 12]]
+        for n in (100, 200)
+    )  # fmt: skip
+    right = oracle.solve(network, task, **physics, mistake=mistake)["f"][[6, 12]]
+    assert agrees(right, 2 * wide - narrow) is (mistake is None)
 
 
 @full

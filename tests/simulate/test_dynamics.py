@@ -191,7 +191,7 @@ def test_initial_tangent_kernel_is_the_priors(network, arguments):
     question = task(*arguments)
 
     def kernels(width, seed):
-        options = {"richness": 0.7, "rate": 0.0, "steps": 1, "replicates": 600, "quantities": "ntk"}
+        options = {"richness": 0.7, "rate": 0.1, "steps": 1, "replicates": 600, "quantities": "ntk"}
         return wf.simulate.dynamics(network(1.0), question, width=width, seed=seed, **options).ntk.values[..., 0, :, :]
 
     samples = 2 * kernels(240, 1) - kernels(120, 2)

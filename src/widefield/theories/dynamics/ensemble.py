@@ -13,7 +13,7 @@ from widefield.theories.dynamics.answer import Answer, Estimate, over_batches
 from widefield.theories.dynamics.lazy import lazy
 from widefield.theories.dynamics.march import gradient_shares
 from widefield.theories.dynamics.problem import Problem
-from widefield.theories.dynamics.run import Run, run
+from widefield.theories.dynamics.run import DIVERGED, Run, TooFewPaths, run
 
 N_BATCHES = 8
 FIRST_PATHS, MOST_PATHS = 1024, 2**17
@@ -48,7 +48,14 @@ def full(problem: Problem, options: Options) -> Answer:
         return _gather(problem, [_batch(problem, options, 0, 1)], options, None)
     n_paths = options.sampling.paths or FIRST_PATHS
     while True:
-        found = _gather(problem, _batches(problem, options, n_paths), options, n_paths)
+        try:
+            batches = _batches(problem, options, n_paths)
+        except TooFewPaths:
+            if options.sampling.paths is not None or 2 * n_paths > MOST_PATHS:
+                raise
+            n_paths *= 2
+            continue
+        found = _gather(problem, batches, options, n_paths)
         enough = (
             options.sampling.rtol is None or found.error <= options.sampling.rtol or found.status is not Status.success
         )
@@ -81,8 +88,15 @@ def _batch(problem: Problem, options: Options, n_paths: int, batch: int) -> dict
         share = np.sqrt(gradient_shares(problem.physics))
         kept["gradient_kernel"] = kernels.gradients(one, n) * np.outer(share, share)[:, :, None, None, None, None]
     if "preactivation" in options.wanted and one.samples:
-        kept["preactivation"] = one.samples[max(one.samples)][2][:, :n].swapaxes(1, 2)
+        kept["preactivation"] = _paths(problem, one.samples[max(one.samples)][2][:, :n], options.sampling.seed)
     return kept
+
+
+def _paths(problem: Problem, h: np.ndarray, seed: int) -> np.ndarray:
+    """Samples (state, path, sample); coordinates of linear networks are drawn from."""
+    if problem.exact:
+        h = h @ np.random.default_rng(seed).standard_normal((h.shape[-1], FIRST_PATHS))
+    return h.swapaxes(1, 2)
 
 
 def _gather(problem: Problem, batches: list[dict[str, Any]], options: Options, n_paths: int | None) -> Answer:
@@ -122,14 +136,20 @@ def static(problem: Problem) -> Answer:
     shape = problem.shape
     every = np.zeros((len(curves), problem.network.depth, *curves.shape[2:]))
     every[:, list(shape.readouts)] = curves
-    blown = not np.isfinite(curves).all()
+    bad = ~(values <= DIVERGED * max(values[0], 1.0))
+    facts: dict[str, Any] = {}
+    if bad.any():
+        step = int(np.argmax(bad))
+        every[step:], values[step:] = np.inf, np.inf
+        notes = (f"the loss diverges at step {step}; later entries are infinite",)
+        facts = {"status": Status.diverged, "diagnostics": {"diverged_at_step": step}, "notes": notes}
     outputs = np.eye(shape.n_outputs)
     spread = np.einsum("cdpq,oz->cozdpq", kernel, outputs).transpose(0, 1, 3, 2, 4, 5)
     n_channels = len(shape.readouts) * shape.n_outputs
     ntk = spread.reshape(n_channels, n_channels, *kernel.shape[2:])
     return Answer(
         Estimate(every, None), Estimate(values, None), Estimate(np.broadcast_to(ntk, (len(curves), *ntk.shape)), None),
-        residual=0.0, status=Status.diverged if blown else Status.success,
+        residual=0.0, **facts,
     )  # fmt: skip
 
 
@@ -143,6 +163,9 @@ def perturbative(problem: Problem, options: Options) -> Answer:
     at = lambda gamma: full(replace(problem, richness=gamma), lean)  # noqa: E731
     near, half, none = at(SMALL), at(SMALL / 2), at(SMALL / 100)
     base = static(problem)
+    failed = [answer for answer in (base, near, half, none) if answer.status is not Status.success]
+    if failed:
+        return failed[0]
 
     def corrected(name: str) -> Estimate:
         zero, one, two = (getattr(answer, name).value for answer in (none, near, half))

@@ -34,9 +34,13 @@ def is_simple(problem: Problem) -> bool:
     return problem.network.weights == "untied" and driven == 1 and len(problem.readouts) == 1
 
 
-def plan(problem: Problem, curves_only: bool, at: Any, quantities: Iterable[str] | None, n_paths: int) -> Plan:
+def plan(
+    problem: Problem, curves_only: bool, static: bool, at: Any, quantities: Iterable[str] | None, n_paths: int
+) -> Plan:
     """Names within the memory that is free; kernels at all steps unless ``at`` chooses some."""
     n_rows, chosen = len(problem.rates), at is not None
+    if chosen and curves_only:
+        raise ValueError("`at` chooses steps of two-time kernels, which flow and the static methods do not have.")
     steps = _steps(at, n_rows)
     n, depth = problem.task.n_samples, problem.network.depth
     pairs = 1 if is_simple(problem) else depth
@@ -49,7 +53,7 @@ def plan(problem: Problem, curves_only: bool, at: Any, quantities: Iterable[str]
         sizes["test_prediction"] = curve
     if problem.task.y_test is not None:
         sizes["test_loss"] = 8 * n_rows
-    if depth > 1 and problem.responses:
+    if depth > 1 and problem.responses and not static:
         sizes["state_prediction"] = curve
     sizes["ntk"] = 8 * n_rows * channels**2 * n**2
     if not curves_only:

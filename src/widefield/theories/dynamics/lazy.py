@@ -9,6 +9,7 @@ from widefield.theories.dynamics.problem import Problem
 from widefield.theories.prior import prior
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a divergence is found by its loss
 def lazy(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Predictions (step, readout, sample, output) of all inputs, the loss, and the kernel (readout, readout_, sample, sample_)."""
     kernel = tangent_kernel(problem)

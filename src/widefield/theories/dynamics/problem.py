@@ -18,7 +18,7 @@ from widefield.theories.dynamics.march import Physics, Shape
 Rate = float | np.ndarray | Callable[[int], float]
 # Variance, relative to a vector's own, below which no new direction opens. Training moves features by their richness, so
 # that what may be dropped shrinks with its square.
-SMOOTH, KINKED, LINEAR = 1e-8, 1e-8, 1e-22
+SAMPLED, LINEAR = 1e-7, 1e-18
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,12 @@ class Problem:
         """What a march is compiled for."""
         network = self.network
         tied = network.weights == "tied"
-        phi = network.activation
-        kinked = bool(phi.breaks)
         return Shape(
-            activation=phi.function, gradient=_gradient(self.loss),
+            activation=network.activation.function, gradient=_gradient(self.loss),
             matrices=tuple(0 if tied else k for k in range(network.depth - 1)), readouts=self.readouts,
             n_outputs=self.labels.shape[2], n_train=self.task.n_samples, exact=self.exact, responses=self.responses,
             langevin=self.temperature > 0,
-            tolerance=LINEAR if self.exact else (KINKED if kinked else SMOOTH) * min(1.0, self.richness**2),
+            tolerance=LINEAR if self.exact else SAMPLED * min(1.0, self.richness**2),
         )  # fmt: skip
 
     @property
@@ -107,6 +105,8 @@ def input_factor(network: Network, task: Task) -> np.ndarray:
     kernel = input_kernel(network, task)
     values, vectors = np.linalg.eigh(kernel)
     keep = values > 1e-14 * max(values[-1], 1e-300)
+    keep[-1] = True  # a zero input still needs a direction
+    values = np.maximum(values, 0.0)
     return (vectors[:, keep] * np.sqrt(values[keep])).reshape(network.depth, -1, int(keep.sum()))
 
 
@@ -155,8 +155,10 @@ def _check(network: Any, task: Any) -> None:
         raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
     if task.y is None:
         raise ValueError("`task` must have labels `y` in dynamics: they drive the training.")
-    task.sequences(network.depth)
-    task.supervised_states(network.depth)
+    driven = task.sequences(network.depth).shape[1]
+    supervised = task.supervised_states(network.depth)
+    if len(set(network.relative_widths)) > 1 and (driven > 1 or supervised != (network.depth - 1,)):
+        raise ValueError("`widths` must be equal unless the input is at the first state and the readout at the last.")
 
 
 def _check_labels(task: Task, loss: Any) -> None:

@@ -18,6 +18,15 @@ FIRST_DIRECTIONS, LARGE_FIRST = 32, 128
 DIVERGED = 1e8
 
 
+class TooFewPaths(ValueError):
+    """As many directions opened as there are paths: averages would be noise."""
+
+    def __init__(self, n_directions: int):
+        super().__init__(
+            f"`paths` must be at least {4 * n_directions}: weights are known in {n_directions} directions."
+        )
+
+
 @dataclass(frozen=True)
 class Run:
     """Curves of one batch, samples at the chosen steps, and how well directions stayed orthonormal."""
@@ -81,7 +90,7 @@ def run(
 
 def _to_the_end(rows: list, n: int) -> np.ndarray:
     """Rows after a divergence are infinite."""
-    found = np.asarray(rows)
+    found = np.asarray(rows) if rows else np.zeros((0,))
     return np.concatenate([found, np.full((n - len(found), *found.shape[1:]), np.inf)])
 
 
@@ -91,6 +100,8 @@ def _begin(problem: Problem, shape: Shape, physics: Physics, n_paths: int, seed:
     n = _first_size(shape, physics, len(problem.rates))
     n_outer = n_inputs + shape.n_outputs
     total = n_outer + 2 * n_matrices * n
+    if not shape.exact and max(2 * n, 2 * n_outer) > n_paths:
+        raise TooFewPaths(max(n, n_outer))
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(batch, 1)))
     if shape.exact:
         noise = jnp.eye(total)
@@ -130,6 +141,8 @@ def _make_room(shape: Shape, most: int, state: State, rng: np.random.Generator) 
 def _double(shape: Shape, state: State, rng: np.random.Generator) -> State:
     """Directions for as many again. Coordinates are appended; new paths' noises are whitened against the old ones."""
     n, n_paths = state.matrices[0].forward.direction.shape
+    if not shape.exact and 4 * n > n_paths:
+        raise TooFewPaths(2 * n)
     n_sides = 2 * len(state.matrices)
     more = n_sides * n if shape.exact else 0
     wide = lambda array: jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, more)])  # noqa: E731

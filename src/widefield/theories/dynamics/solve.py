@@ -76,9 +76,11 @@ def dynamics(
         temperature=temperature,
     )  # fmt: skip
     _check_method(asked, method, flow)
+    rtol = None if rtol is None else checks.tolerance("rtol", rtol, 1e-6)
     n_paths = ensemble.FIRST_PATHS if paths is None else checks.integer("paths", paths, 64)
     curves_only = flow or method in ("lazy", "perturbative")
-    planned = fields.plan(asked, curves_only, at, quantities, n_paths)
+    static = method in ("lazy", "perturbative")
+    planned = fields.plan(asked, curves_only, static, at, quantities, n_paths)
     answer = _solve(
         asked, planned, method, flow, ensemble.Sampling(paths, rtol, checks.integer("seed", seed, 0), progress)
     )
@@ -108,6 +110,8 @@ def _solve(asked: Problem, planned: fields.Plan, method: str, flow: bool, sampli
 
 def _check_method(asked: Problem, method: str, flow: bool) -> None:
     """What an approximation does not cover."""
+    if method != "full" and 1 < len(asked.readouts) < asked.network.depth:
+        raise ValueError(f"`method`={method!r} needs labels at one state or at all of them: others are not predicted.")
     if flow and asked.temperature:
         raise ValueError("`flow` extrapolates smooth curves: use a small rate with `temperature`.")
     if method in ("lazy", "perturbative"):
