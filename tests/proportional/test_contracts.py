@@ -199,6 +199,16 @@ def test_a_depth_that_equals_the_buffer_is_no_time():
     assert found.residual < 1e-13
 
 
+@pytest.mark.parametrize("n_modes", [10, 20])
+def test_as_many_modes_as_rows_are_no_time(n_modes):
+    """Eight steps have buffers of ten rows."""
+    k = np.arange(1.0, n_modes + 1)
+    found = wf.proportional(NET, rate=0.05, steps=8, spectrum=(k**-1.5, k**-2.0), width=20, batch=20)
+    assert found.residual < 1e-13
+    quiet = wf.proportional(NET, rate=0.05, steps=8, spectrum=(k**-1.5, k**-2.0))
+    assert quiet.residual < 1e-13 and np.all(quiet.test_loss[1:] < found.test_loss[1:])
+
+
 def test_a_sweep_is_its_runs():
     swept = wf.rate_sweep(NET, rates=[0.02, 0.05, 9.0], width_ratios=[0.5, 2.0], steps=8, data_ratio=1.5)
     assert swept.test_loss.dims == ("width_ratio", "rate", "step")

@@ -71,7 +71,8 @@ def _two_times(problem: Problem, answer: Answer, name: str) -> np.ndarray:
 
 
 def _of_layer(time: Time, problem: Problem, cut, parts, layer: int, name: str) -> np.ndarray:
-    P, Q, feature, gradient = (by_source(part) for part in parts)
+    P, Q = by_source(parts[0]), by_source(parts[1])
+    feature, gradient = parts[2:]
     inner = 1.0 if problem.branch is None else problem.branch
     if name == "feature_correlation":
         return cut(feature)

@@ -122,14 +122,21 @@ def empty(parameters: Parameters, shape: Shape, n_steps: int) -> State:
 def _grown(state: State, parameters: Parameters, shape: Shape, n_steps: int) -> State:
     """``state`` in buffers for ``n_steps`` rows."""
     larger = jax.eval_shape(lambda: empty(parameters, shape, n_steps))
-    return jax.tree.map(_padded, larger, state)
+    return jax.tree_util.tree_map_with_path(_padded, larger, state)
 
 
-def _padded(new: jax.ShapeDtypeStruct, old: Array) -> Array:
-    if old.ndim > 1 and old.shape[-1] == 2 * old.shape[-2]:  # two sources side by side
-        new_half = jax.ShapeDtypeStruct((*new.shape[:-1], new.shape[-1] // 2), new.dtype)
-        return beside(*(_padded(new_half, half) for half in halves(old)))
+def _padded(path: tuple, new: jax.ShapeDtypeStruct, old: Array) -> Array:
+    """``old`` in the shape of ``new``; rows over (source, step) grow in each source."""
+    if has_sources(path):
+        more = [(0, n - m) for n, m in zip(new.shape[:-1], old.shape[:-1], strict=True)]
+        more.append((0, (new.shape[-1] - old.shape[-1]) // 2))
+        return beside(*(jnp.pad(half, more) for half in halves(old)))
     return jnp.pad(old, [(0, n - m) for n, m in zip(new.shape, old.shape, strict=True)])
+
+
+def has_sources(path: tuple) -> bool:
+    """Whether a leaf of a state is a matrix (n, 2n) over the two sources of a pair."""
+    return path[-1].name in ("error", "field", "forward", "backward")
 
 
 @partial(jax.jit, static_argnames=("shape", "start", "stop"), donate_argnames="state")

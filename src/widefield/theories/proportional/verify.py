@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from widefield.theories.proportional.layers import Pair
-from widefield.theories.proportional.march import State
+from widefield.theories.proportional.march import State, has_sources
 from widefield.theories.proportional.problem import Problem
 from widefield.theories.proportional.residual import Stack
 
@@ -77,29 +77,26 @@ def residual(problem: Problem, state: State, n_rows: int) -> float:
 
 
 def _cut(state: State, n: int) -> Any:
-    """NumPy arrays of the rows that count."""
+    """NumPy arrays of the rows that count, matrices over two sources as (…, n, source, n)."""
+    state = jax.tree_util.tree_map_with_path(lambda p, v: by_source(v) if has_sources(p) else np.asarray(v), state)
     stacked = isinstance(state.layers, Stack)
-    both = lambda leaf: by_source(leaf)[:, :n, ..., :n] if stacked else by_source(leaf)[:n, ..., :n]  # noqa: E731
-    inputs: dict[str, Any] = {
-        name: _cut_input(name, by_source(leaf), n) for name, leaf in state.inputs._asdict().items()
-    }
+    both = lambda leaf: leaf[:, :n, ..., :n] if stacked else leaf[:n, ..., :n]  # noqa: E731
+    inputs: dict[str, Any] = {name: _cut_input(name, leaf, n) for name, leaf in state.inputs._asdict().items()}
     return State(state.inputs._replace(**inputs), jax.tree.map(both, state.layers))
 
 
 def by_source(leaf: Matrix) -> Matrix:
     """(…, n, 2n) as (…, n, source, n)."""
     array = np.asarray(leaf)
-    if array.ndim > 1 and array.size and array.shape[-1] == 2 * array.shape[-2]:
-        return array.reshape(*array.shape[:-1], 2, array.shape[-2])
-    return array
+    return array.reshape(*array.shape[:-1], 2, array.shape[-1] // 2)
 
 
 def _cut_input(name: str, leaf: np.ndarray, n: int) -> np.ndarray:
     """The first axis is time, and the last one too except in means, losses and noise that is fresh at every step."""
-    one_time = name in ("mean", "mean_error", "mean_field", "losses", "noise") or (
-        name == "train" and leaf.shape[0] != leaf.shape[1]
-    )
-    return leaf[:n] if one_time else leaf[:n, ..., :n]
+    one_time = name in ("mean", "mean_error", "mean_field", "losses", "noise")
+    if one_time or (name == "train" and leaf.shape[0] != leaf.shape[1]):
+        return leaf[:n]
+    return leaf[:n, ..., :n]
 
 
 def _equations(time: Time, state: Any, probe: Matrix) -> Iterator[Equation]:
