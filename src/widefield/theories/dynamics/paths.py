@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 MAX_SOBOL = 21201  # dimensions that SciPy has direction numbers for
 MOST_SOBOL = 2**15  # paths; with more, pseudo-random ones are as good and made on the device
@@ -27,6 +26,8 @@ def sampled(n_noises: int, n_paths: int, seed: int, batch: int) -> Array:
     if n_paths & (n_paths - 1) or n_paths > MOST_SOBOL or n_noises > MAX_SOBOL:
         key = jax.random.key(int(sequence.generate_state(1)[0]))
         return jax.random.normal(key, (n_noises, n_paths), jnp.float64)
+    from scipy.stats import qmc  # a second to import
+
     points = qmc.Sobol(n_noises, seed=np.random.default_rng(sequence)).random(n_paths)
     return jnp.asarray(ndtri(np.clip(points, 2.0**-54, 1 - 2.0**-54)).T)
 
