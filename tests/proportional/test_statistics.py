@@ -59,7 +59,7 @@ def test_theory_meets_trained_networks(name):
 @pytest.mark.parametrize("name", CASES)
 def test_theory_meets_larger_networks(name):
     network, physics = CASES[name]
-    samples = extrapolated(network, physics, (200, 400), 400, seed=23)
+    samples = extrapolated(network, physics, (200, 400), 800, seed=23)
     assert agrees(predicted(wf.proportional(network, **COMMON | physics)), samples)
     wrong = COMMON | physics | {"width_ratio": 0.665}
     assert not agrees(predicted(wf.proportional(network, **wrong)), samples), "a width that is 5 % off must be seen"
@@ -99,7 +99,7 @@ def test_power_law_data():
     small, large = (
         rows(*(getattr(trial, name).values for name in ("test_loss", "train_loss")))[..., :4]
         for trial in (
-            wf.simulate.proportional(network, width=n, batch=n, replicates=1200, seed=n, progress=False, **physics)
+            wf.simulate.proportional(network, width=n, batch=n, replicates=2400, seed=n, progress=False, **physics)
             for n in (64, 128)
         )
     )
