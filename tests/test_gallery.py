@@ -22,10 +22,13 @@ from widefield.gallery import (
     bordelon22_2,
     bordelon22_3,
     bordelon22_4,
+    bordelon22_5,
     bordelon22_6,
     bordelon22_7,
     bordelon22_8,
     bordelon22_9,
+    bordelon22_cost,
+    bordelon22_depth,
     bordelon25_1,
     bordelon25_2,
     bordelon25_3,
@@ -122,10 +125,17 @@ TINY = {
     "bordelon22-2": bordelon22_2.Parameters(**WIDE, **FOUR, depths=(1, 2), richnesses=(0.5,)),
     "bordelon22-3": bordelon22_3.Parameters(**WIDE, **FOUR, richnesses=(1.0, 2.0), paths=64),
     "bordelon22-4": bordelon22_4.Parameters(**WIDE, **FOUR, depth=2, richnesses=(0.5, 1.0)),
+    "bordelon22-5": bordelon22_5.Parameters(
+        width=8, replicates=3, depth=2, richnesses=(1.0,), n_train=8, n_test=6, batch=4, rate=0.4, steps=8, rows=4
+    ),
     "bordelon22-6": bordelon22_6.Parameters(**WIDE, **FOUR, richnesses=(1.0, 2.0), paths=64),
     "bordelon22-7": bordelon22_7.Parameters(**WIDE, **FOUR, depth=2, richnesses=(1.0,), paths=256),
     "bordelon22-8": bordelon22_8.Parameters(**WIDE, richnesses=(1.0, 5.0)),
     "bordelon22-9": bordelon22_9.Parameters(**WIDE, **FOUR, depths=(2, 3)),
+    "bordelon22-depth": bordelon22_depth.Parameters(**WIDE, **FOUR, depths=(1, 2), richnesses=(0.5, 1.0)),
+    "bordelon22-cost": bordelon22_cost.Parameters(
+        samples=(2, 3), steps=(4, 8), widths=(20, 40), paths=256, dimension=8
+    ),
     "coherence-dynamics": coherence_dynamics.Parameters(**WIDE, steps=40, depths=(3,)),
 }
 
@@ -157,9 +167,12 @@ SLOW = (
     "bordelon22-1",
     "bordelon22-3",
     "bordelon22-4",
+    "bordelon22-5",
     "bordelon22-6",
     "bordelon22-7",
     "bordelon22-9",
+    "bordelon22-cost",
+    "bordelon22-depth",
     "coherence-dynamics",
 )  # the machinery of others once more
 

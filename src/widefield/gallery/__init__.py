@@ -233,6 +233,13 @@ ENTRIES: dict[str, Entry] = {
             full_time="2 h",
         ),
         Entry(
+            name="bordelon22-5",
+            title="Convolutional networks of two widths coincide at fixed richness",
+            source=f"{_BORDELON22}, Fig. 5",
+            module="bordelon22_5",
+            full_time="hours",
+        ),
+        Entry(
             name="bordelon22-6",
             title="Two layers of relu: densities and kernels",
             source=f"{_BORDELON22}, Fig. 6",
@@ -259,6 +266,20 @@ ENTRIES: dict[str, Entry] = {
             source=f"{_BORDELON22}, Fig. 9",
             module="bordelon22_9",
             full_time="1 h",
+        ),
+        Entry(
+            name="bordelon22-depth",
+            title="The tangent kernel changes by γ0²L of itself",
+            source=f"{_BORDELON22}, Appendix P.6",
+            module="bordelon22_depth",
+            full_time="1 h",
+        ),
+        Entry(
+            name="bordelon22-cost",
+            title="What a network, the approximations and the full theory cost",
+            source=f"{_BORDELON22}, Table 1",
+            module="bordelon22_cost",
+            full_time="20 min",
         ),
         Entry(
             name="coherence-dynamics",

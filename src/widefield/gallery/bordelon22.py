@@ -25,7 +25,7 @@ SMALL = 0.01  # share of the first loss below which its logarithm, not the loss 
 RICHER = 1.2  # the nearby wrong theory has this factor on the richness
 LIGHT = ("loss", "prediction", "ntk")
 WANTED = (*LIGHT, "feature_kernel", "gradient_kernel")
-EDGES = np.linspace(-6, 6, 49)  # of the histograms of pre-activations
+EDGES = np.linspace(-6, 6, 49)  # of the histograms of pre-activations and pre-gradients
 WORDS = {
     "loss": "loss",
     "prediction": "f",
@@ -36,6 +36,7 @@ WORDS = {
     "feature_trace": "tr Φ(t,t)",
     "gradient_trace": "tr G(t,t)",
     "density": "p(h)",
+    "gradient_density": "p(z)",
 }
 
 
@@ -119,13 +120,14 @@ def reduced(solution: Solution, at: list[int]) -> "xr.Dataset":
     for suffix in ("", "_stderr"):
         if f"feature{suffix}" in found and solution.task is not None:
             found[f"label_feature{suffix}"] = along_labels(found[f"feature{suffix}"], solution.task, bound=bool(suffix))
-    if "preactivation" in data:
-        found |= densities(data["preactivation"])
+    for name, density in (("preactivation", "density"), ("pregradient", "gradient_density")):
+        if name in data:
+            found |= densities(data[name], density)
     return xr.Dataset({name: field.reset_coords(drop=True) for name, field in found.items()}).assign_coords(at=at)
 
 
-def densities(field: "xr.DataArray") -> dict[str, "xr.DataArray"]:
-    """Histograms of h of the first sample at the end, over ``bin``, with the error of independent draws for a theory."""
+def densities(field: "xr.DataArray", name: str) -> dict[str, "xr.DataArray"]:
+    """Histograms of h or z of the first sample at the end, over ``bin``, with the error of independent draws for a theory."""
     import xarray as xr
 
     draws = "neuron" if "neuron" in field.dims else "path"
@@ -137,8 +139,8 @@ def densities(field: "xr.DataArray") -> dict[str, "xr.DataArray"]:
     middle = (EDGES[1:] + EDGES[:-1]) / 2
     found = xr.DataArray(count / (n * width), dims=(*dims, "bin"), coords={"bin": middle})
     if "replicate" in dims:
-        return {"density": found}
-    return {"density": found, "density_stderr": np.sqrt(found / (n * width))}
+        return {name: found}
+    return {name: found, f"{name}_stderr": np.sqrt(found / (n * width))}
 
 
 def along_labels(kernel: "xr.DataArray", task: Task, *, bound: bool = False) -> "xr.DataArray":
