@@ -106,7 +106,7 @@ def show(results: dict[str, Any]) -> str:
         name = "sequences" if sequences == "True" else "input at state 0"
         ratio, check = s["scipy"] / s["trust region"], s["stability"] / s["trust region"]
         row = [name, s["trust region"], f"{s['gradient']:.0e}", s["scipy"], f"{s['scipy gradient']:.0e}", ratio, check]
-        solver.append([*row, met([ratio >= 1, check <= 1])])
+        solver.append([*row, met([ratio >= 1, check <= 1, s["gradient"] <= 1e-10])])
     curve = results["curve"]
     cost = curve["curve"] / curve["cold"]
     return "\n\n".join(

@@ -109,6 +109,14 @@ def test_dims(solved):
     assert dims["free_energy"] == dims["energy"] == dims["entropy"] == dims["branch"] == dims["stability"] == ()
 
 
+def test_alignment_is_the_cosine_with_the_labels(solved):
+    for a in range(NET.depth):
+        own, target = solved.feature.values[a, a], np.outer(Y, Y)
+        cosine = sum(own[p, q] * target[p, q] for p in range(2) for q in range(2))
+        cosine /= np.sqrt(np.sum(own**2) * np.sum(target**2))
+        np.testing.assert_allclose(solved.alignment.values[a], cosine, rtol=1e-12)
+
+
 def test_quantities_select():
     contracts.assert_selects(
         lambda quantities: wf.posterior(NET, TASK, temperature=0.3, quantities=quantities or FIELDS), FIELDS

@@ -67,6 +67,10 @@ def test_linear_incoherent_branch(lam):
     assert (lam > 10.125) == (found.mu_odd > 1 + 1e-6)
     if lam == 10.125:
         np.testing.assert_allclose([found.mu, found.mu_odd], 1.0, atol=1e-6)
+        with jax.enable_x64(True):
+            state = saddle.State(jnp.asarray(found.feature), jnp.asarray(found.hidden))
+            matrix = linearised.linearise(found.saddle_map, found.saddle_map.pack(state)).matrix
+        assert np.linalg.eigvals(matrix).real.min() < -3, "plain iteration diverges here"
 
 
 def coherent(s):
@@ -216,6 +220,18 @@ def test_derivative_of_the_free_energy():
     up, down = (erf_at(float(4.0 * np.sqrt(1 + sign * step))) for sign in (1, -1))
     slope = (up.free_energy - down.free_energy) / (2 * step)
     np.testing.assert_allclose(slope, erf_at(4.0).energy, rtol=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("activation", ["erf", "relu"])
+def test_two_states_do_not_tell_recurrent_from_deep(activation):
+    """T = 3 with an input and a label at both states."""
+    task = wf.Task(np.array([[[1.0, 0.5], [-0.3, 0.8]]]), np.array([[[1.2], [-0.7]]]), supervised=(0, 1))
+    nets = [make(2, activation, weight_variance=1.5) for make in (wf.RNN, wf.DNN)]
+    tied, untied = (solve_saddle(problem_of(net, task, 0.3), net.activation) for net in nets)
+    assert tied.status is untied.status is Status.success
+    np.testing.assert_allclose(tied.hidden, untied.hidden, atol=1e-6)
+    np.testing.assert_allclose(tied.feature, untied.feature, atol=1e-6)
 
 
 def test_untied_odd_networks_predict_zero_at_unsupervised_states():

@@ -90,9 +90,23 @@ def test_a_nonlinear_network_has_its_transition():
     found = wf.transition(net, task, temperature=0.2, points=6)
     np.testing.assert_allclose(4 * found.instability, 4.25540, atol=1e-5)
     assert found.order == "second" and found.spinodal is None
-    np.testing.assert_allclose(found.exponent, 0.5, atol=0.01)
     order = found.curve.order_parameter.sel(branch="coherent").values
     assert np.isnan(order[:3]).all() and np.isfinite(order[3:]).all()
+    growth = (found.curve.factor.values[3] / found.instability) ** 2 - 1  # 5.7 % beyond, where (ρ/m)² has bent by 5 %
+    np.testing.assert_allclose(order[3], found.prefactor * np.sqrt(growth), rtol=0.06)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("along", "label", "kappa"), [("labels", 3.0, 1.0), ("temperature", 4.0, 2.0)])
+def test_a_second_order_transition_on_the_nonlinear_road(along, label, kappa):
+    """A linear activation that is not so by name: instability and prefactor of the linear theory, from both sides."""
+    same, task = wf.Activation(lambda h: h, name="same"), wf.Task(np.ones((1, 1)), np.full(1, label))
+    exact, found = (
+        wf.transition(wf.RNN(3, phi), task, temperature=kappa, along=along, points=2) for phi in ("linear", same)
+    )
+    assert found.order == exact.order == "second" and found.exponent == 0.5 and found.spinodal is None
+    np.testing.assert_allclose(found.instability, exact.instability, rtol=1e-7)
+    np.testing.assert_allclose(found.prefactor, exact.prefactor, rtol=1e-4)
 
 
 @pytest.mark.full
@@ -172,11 +186,12 @@ def test_perturbation_is_right_to_its_order(make):
     net, off = make(3, "linear", weight_variance=0.8), []
     for strength in (0.02, 0.01, 0.005):
         task = wf.Task(x, np.sqrt(strength) * y, supervised=(1, 2))
-        terms = wf.perturbation(net, task, temperature=0.7).hidden_terms.values
-        exact = wf.posterior(net, task, temperature=0.7).hidden.values
-        off.append([np.abs(terms[: k + 1].sum(axis=0) - exact).max() for k in range(3)])
+        found, exact = wf.perturbation(net, task, temperature=0.7), wf.posterior(net, task, temperature=0.7)
+        parts = [found.hidden_terms.values[: k + 1].sum(axis=0) for k in range(3)]
+        off.append([np.abs(part - exact.hidden.values).max() for part in parts])
+        off[-1].append(np.abs(found.conjugate.values - exact.conjugate.values).max())
     orders = np.log2(np.array(off)[:-1] / np.array(off)[1:])[-1]
-    np.testing.assert_allclose(orders, [1, 2, 3], atol=0.1)
+    np.testing.assert_allclose(orders, [1, 2, 3, 3], atol=0.1)
 
 
 def test_the_propagator_reaches_unsupervised_states_only_when_weights_are_tied():
@@ -194,6 +209,32 @@ def test_the_propagator_reaches_unsupervised_states_only_when_weights_are_tied()
     )  # A1 at (1, 1), to which (3, 3) is carried, (1, 3), (3, 3)
     np.testing.assert_allclose(2 * tied[0, 2], here * across + across * there, rtol=1e-6)
     assert untied[0, 2] == 0
+
+
+@pytest.mark.parametrize("make", [wf.RNN, wf.DNN])
+def test_the_propagator_is_that_of_the_page(make):
+    """Entry by entry: (w/v²) Σ_c Y_{a+1,c} Y_{c,b+1}/(h_{a+1} h_c h_{b+1}) at κ → 0, with labels carried back along lags."""
+    w, u, v, depth, labels = 0.7, 1.3, 1.6, 4, {1: 0.3, 3: 0.2}
+    h = u * w ** np.arange(depth)
+    Y = np.array([[labels.get(a, 0) * labels.get(b, 0) for b in range(depth)] for a in range(depth)])
+    joined = lambda a, b: make is wf.RNN or a == b  # noqa: E731
+
+    def carried(Q):
+        A = Q.copy()
+        for a in range(depth - 2, -1, -1):
+            for b in range(depth - 2, -1, -1):
+                A[a, b] += w * A[a + 1, b + 1] * joined(a, b)
+        return A
+
+    A = carried(Y / (v * np.outer(h, h)))
+    path = np.zeros((depth, depth))
+    for a in range(depth - 1):
+        for b in range(depth - 1):
+            path[a, b] = w * joined(a, b) * sum(A[a + 1, c] * h[c] * A[c, b + 1] for c in range(depth))
+    net = make(depth, "linear", weight_variance=w, input_variance=u, readout_variance=v)
+    task = wf.Task(np.ones((1, 1)), np.array([[[0.3], [0.2]]]), supervised=(1, 3))
+    found = wf.perturbation(net, task, temperature=1e-12)
+    np.testing.assert_allclose(2 * found.propagator.values[..., 0, 0], carried(path), rtol=1e-9, atol=1e-15)
 
 
 def test_the_outlier_leaves_the_bulk_after_the_transition():
@@ -224,6 +265,25 @@ def test_the_dictionary():
     np.testing.assert_allclose([u, w, v, kappa], [2.0, 2.0, 0.5, 0.05])
     with pytest.raises(ValueError, match="`ridge`"):
         wf.bayes_parameters(1.0, 1.0, 0.0)
+
+
+def test_the_dictionary_gives_the_equations_of_the_appendix():
+    """(117) with 1/λ and its readout term γ0²β²/λ for λ ≠ 1; as printed, without it or with half of it, both are off."""
+    gamma, beta, ridge, rng = 1.5, 5.0, 0.6, np.random.default_rng(3)
+    u, w, v, kappa = wf.bayes_parameters(richness=gamma, inverse_temperature=beta, ridge=ridge)
+    net = wf.DNN(3, "linear", input_variance=u, weight_variance=w, readout_variance=v)
+    task = wf.Task(rng.normal(size=(2, 3)), 5 * rng.normal(size=2))
+    found = wf.posterior(net, task, temperature=kappa)
+    own = lambda name, a: found.data[name].values[a, a]  # noqa: E731
+    error = task.y.ravel() - found.prediction.values[-1, :, 0]
+    readout = -(gamma**2) * beta**2 / ridge * np.outer(error, error)
+    np.testing.assert_allclose(-2 * own("conjugate", 2), readout, atol=1e-8 * np.abs(readout).max())
+    assert np.abs(readout @ own("feature", 2)).max() > 0.1, "labels that matter"
+    for a in (0, 1):
+        inverse = np.linalg.inv(own("feature", a))
+        back = inverse @ own("hidden", a + 1) @ inverse
+        np.testing.assert_allclose(-2 * own("conjugate", a), inverse - ridge * back, atol=1e-8 * np.abs(inverse).max())
+        assert np.abs(inverse - back + 2 * own("conjugate", a)).max() > 0.01 * np.abs(inverse).max()
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def _by_draws(activation: Activation, density: moments.Density, hidden: Array, d
 @eqx.filter_jit
 def _sums(nodes: moments.Nodes, activation: Activation, density: moments.Density, hidden: Array):
     """<φhᵀ> and <φφᵀ> by batch, and the effective share of all nodes."""
-    placed, n = moments.frame(nodes, density, hidden), len(hidden)
+    placed, n = moments.frame(nodes, activation, density, hidden), len(hidden)
 
     def add(c, sums):
         log_term, h, phi = moments.log_terms(activation, density, placed, nodes.points[c], nodes.log_weight[c])

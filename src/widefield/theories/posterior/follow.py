@@ -1,6 +1,7 @@
 r"""Branches of stationary points as functions of a factor on the labels or on the temperature."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,11 +12,12 @@ import numpy as np
 from widefield.activation import Activation
 from widefield.solution import Status
 from widefield.solvers import definite
-from widefield.theories.posterior import branches, linear, phases, saddle
+from widefield.theories.posterior import branches, linear, ordered, phases, saddle
 from widefield.theories.posterior.branches import Stationary
 from widefield.theories.posterior.nonlinear import MAX_DIMENSION
 from widefield.theories.posterior.phases import Phase
 from widefield.theories.posterior.problem import Problem
+from widefield.theories.posterior.saddle import State
 
 ALONG = ("labels", "temperature")
 STEP = 1e-3  # relative distance over which the softest eigenvalue is differentiated
@@ -24,7 +26,6 @@ USABLE_SAMPLED = 0.2  # the same for sampled branches
 N_REPLICATES = 8  # independent sets of draws behind a sampled instability
 SLOPE = 0.02  # relative distance over which a sampled eigenvalue is differentiated
 PATHS = 1 << 16  # draws of a sampled branch
-DELTA = 0.01  # relative distance from the instability at which growth is measured
 
 
 class LinearBranches(NamedTuple):
@@ -57,6 +58,10 @@ class LinearBranches(NamedTuple):
         point = branches.displaced(start, 0.1) if start.branch == "incoherent" else start.point
         found = self._descend(factor, point, even=False)
         return found if found.gradient <= self.tolerance and found.branch == "coherent" else None
+
+    def seed(self, factor: float, near: Stationary, branch: None) -> None:
+        """Nothing is known beforehand."""
+        return
 
     def growth_law(self, critical: float, point: Stationary) -> dict[str, Any]:
         """Order, exponent and prefactor from Landau's expansion at the instability."""
@@ -125,33 +130,44 @@ class NonlinearBranches(NamedTuple):
         """Close to a transition errors are amplified beyond ``rtol``; what counts is their size against the order."""
         limit = USABLE_SAMPLED if self.sampled else USABLE
         small = found.found.error <= limit * branches.adjacent_correlation(found.problem, found.kernel)
-        return found.converged or (found.found.status is Status.inaccurate and small)
+        reached = found.converged or (found.found.status is Status.inaccurate and small)
+        return reached and found.stability > 0
 
     def growth_law(self, critical: float, point: Phase) -> dict[str, Any]:
-        """Order, exponent and prefactor from the coherent state at three distances δ, 2δ, 4δ beyond the instability.
+        """Order and prefactor from the coherent branch as it leaves the incoherent one, by order parameter.
 
-        First order where that state survives on the other side. Exponent and prefactor are extrapolated to δ → 0.
+        First order where it leaves towards the side on which the incoherent state is stable; then also its other points.
         """
-        side = 1 if self.along == "labels" else -1
-        factor = lambda delta: critical * (1 + side * delta) ** (1 / powers(self.along))  # noqa: E731
-        state: Phase | None = point
-        sizes = []
-        for delta in (4 * DELTA, 2 * DELTA, DELTA):
-            state = None if state is None else self.coherent(factor(delta), state)
-            if state is None:
-                return {"order": None}
-            sizes.append(branches.adjacent_correlation(state.problem, state.kernel))
-        assert state is not None
-        if self.coherent(factor(-DELTA), state) is not None:
-            return {"order": "first"}
-        far, middle, near = sizes
-        slopes = np.log2([far / middle, middle / near])
-        squares = np.square([middle, near]) / (DELTA * np.array([2, 1]))
-        return {
-            "order": "second",
-            "exponent": float(2 * slopes[1] - slopes[0]),
-            "prefactor": float(np.sqrt(2 * squares[1] - squares[0])),
-        }
+        state = State(jnp.asarray(point.found.feature), jnp.asarray(point.found.hidden))
+        limits = self.options["rtol"], self.options["max_steps"]
+        branch = ordered.OrderedBranch(self.problem, self.activation, self.along, *limits)
+        try:
+            branch.leave(np.log(critical), state)
+            grown, ratio = ordered.expansion(branch, np.log(critical), powers(self.along), self._size)
+        except ordered.LostError:
+            return {"order": None}
+        if self._side * grown > 0:
+            law = {"order": "second", "exponent": 0.5, "prefactor": ratio / np.sqrt(abs(grown))}
+            return law | {"ordered": branch}
+        free = lambda factor: self.incoherent(factor, point).free_energy  # noqa: E731
+        points = ordered.first_order_points(branch, critical, self._side, free)
+        return {"order": "first", "ordered": branch} | points
+
+    def seed(self, factor: float, near: Phase, branch: ordered.OrderedBranch | None) -> Phase | None:
+        """A state of the branch by order parameter next to a factor, as a start; None where none is known."""
+        state = None if branch is None else branch.near(np.log(factor), self._side)
+        if state is None:
+            return None
+        parts: Any = {"feature": np.asarray(state.feature), "hidden": np.asarray(state.hidden)}
+        return near._replace(found=replace(near.found, **parts))
+
+    @property
+    def _side(self) -> int:
+        """The side of the instability on which networks are coherent."""
+        return 1 if self.along == "labels" else -1
+
+    def _size(self, state: State) -> float:
+        return branches.adjacent_correlation(self.problem, np.asarray(state.hidden))
 
 
 Branches = LinearBranches | NonlinearBranches

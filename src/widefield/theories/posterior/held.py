@@ -13,6 +13,7 @@ determinant is :math:`\det(1-J)\,dm/d\eta`, positive at a minimum and, because b
 where the held correlation alone is unstable.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -77,6 +78,10 @@ class HeldMap(eqx.Module):
         density = self.map.density(state)
         return density._replace(conjugate=density.conjugate + field * slope), m
 
+    def free_energy(self, vector: Array) -> Array:
+        state = self.map.unpack(vector[:-1])
+        return saddle.free_energy_at(self.map, state, self.density(state, vector[-1])[0])
+
     def __call__(self, vector: Array, args: None = None) -> Array:
         state = self.map.unpack(vector[:-1])
         density, m = self.density(state, vector[-1])
@@ -84,16 +89,13 @@ class HeldMap(eqx.Module):
 
 
 @eqx.filter_jit
-def _value(held: HeldMap, vector: Array) -> Array:
+def _value(held: Any, vector: Array) -> Array:
     return held(vector)
 
 
 @eqx.filter_jit
-def _free_energy(held: HeldMap, vector: Array) -> Array:
-    state = held.map.unpack(vector[:-1])
-    density, _ = held.density(state, vector[-1])
-    result = moments.averages(held.map.nodes, held.map.activation, density, state.hidden)
-    return saddle.free_energy(held.map.problem, state, density.conjugate, result.log_normaliser).free_energy
+def _free_energy(held: Any, vector: Array) -> Array:
+    return held.free_energy(vector)
 
 
 class Point(NamedTuple):
@@ -109,7 +111,10 @@ class Point(NamedTuple):
 
 
 class Holder:
-    """Finds constrained saddle points one after the other, each from its neighbour, on grids as fine as they need."""
+    """Finds constrained saddle points one after the other, each from its neighbour, on grids as fine as they need.
+
+    ``make`` says what the last entry of a vector is, by default the field.
+    """
 
     def __init__(
         self,
@@ -119,8 +124,9 @@ class Holder:
         rtol: float,
         max_steps: int,
         level: int = 0,
+        make: Callable[[SaddleMap, Forms, Array], Any] = HeldMap,
     ):
-        self.rtol, self.max_steps, self.level = rtol, max_steps, level
+        self.rtol, self.max_steps, self.level, self.make = rtol, max_steps, level, make
         self.forms = forms_of(problem, *along)
         prior = saddle.prior_state(problem, activation)
         frame = saddle.saddle_map(problem, activation, None, prior, np.ones(problem.drive.shape, bool))
@@ -170,14 +176,18 @@ class Holder:
                 return self._point(there, vector, gap, error, Status.inaccurate)
             self.level += 1
 
-    def _map(self, level: int, target: float) -> HeldMap:
+    def map_at(self, target: float) -> Any:
+        """The map on the present grid."""
+        return self._map(self.level, target)
+
+    def _map(self, level: int, target: float) -> Any:
         if level not in self._nodes:
             self._nodes = {k: nodes for k, nodes in self._nodes.items() if k >= level - 1}
             self._nodes[level] = self.levels[level]()
         on = eqx.tree_at(lambda m: m.nodes, self.frame, self._nodes[level], is_leaf=lambda x: x is None)
-        return HeldMap(on, self.forms, jnp.asarray(target))
+        return self.make(on, self.forms, jnp.asarray(target))
 
-    def _point(self, held: HeldMap, vector: Array, gap: np.ndarray, error: float, status: Status) -> Point:
+    def _point(self, held: Any, vector: Array, gap: np.ndarray, error: float, status: Status) -> Point:
         free = float(_free_energy(held, vector))
         residual = float(np.abs(gap).max()) / unit_of(vector)
         return Point(vector, held.map.unpack(vector[:-1]), float(vector[-1]), free, residual, error, status)

@@ -9,6 +9,7 @@ logarithmic weights, spread to :math:`z = Uy`. Grids and random draws differ in 
 function averages over both and derivatives with respect to :math:`K` and :math:`\tilde\Phi` come for free.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, NamedTuple
@@ -29,15 +30,19 @@ CHUNK = 1024  # nodes that are averaged at a time
 MAX_ENTRIES = 1 << 23  # numbers in a buffer of points
 BALLS = {1: 2.0, 2: np.pi, 3: 4 * np.pi / 3, 4: np.pi**2 / 2}  # volumes of unit balls
 TAIL = 7.0  # standard deviations that a grid reaches
+N_SCAN = 65  # points along a line on which the density's extent is read
+FLOOR = 0.25  # variance that a grid covers at least, in units of the prior's
 
 
 class Nodes(eqx.Module):
     r"""Unit points :math:`y` and the logarithms of what each stands for: a volume, or one over the draws' density.
 
-    ``spread``: "whitened" points follow the covariance of :math:`z`; "saturated" ones the sum of displaced peaks and
-    the prior's tails, as bounded activations have them; "axes" points the standard deviation of each entry of
+    ``spread``: "whitened" points follow the covariance of :math:`z`; "saturated" ones reach as far as the density
+    does along each axis, as suits bounded activations; "axes" points the standard deviation of each entry of
     :math:`h` (so that a break at zero stays where it is); "fixed" points are :math:`z` itself. ``floor`` bounds the
-    spread from below. ``n_batches`` equal batches are independent of each other; a grid has one.
+    spread from below, in units of the prior's variance: a grid that shrank with an iterate would see a flat density
+    whose variance is the grid's own, and find that state again. ``n_batches`` equal batches are independent of each
+    other; a grid has one.
 
     Points come in chunks, of which the first ``n_chunks`` count: the buffer's size depends on the dimension alone, so
     that finer grids and more draws need no new compilation.
@@ -81,23 +86,50 @@ class Frame(NamedTuple):
     log_volume: Float[Array, ""]
 
 
-def frame(nodes: Nodes, density: Density, hidden: Array) -> Frame:
+def frame(nodes: Nodes, activation: Activation, density: Density, hidden: Array) -> Frame:
     r"""Spread the points after an estimate ``hidden`` of :math:`\langle hh^{\mathsf T}\rangle`, which is no variable."""
     hidden = jax.lax.stop_gradient(hidden)
     if nodes.spread == "fixed":
         return Frame(density.factor, jnp.eye(density.factor.shape[1], dtype=hidden.dtype), jnp.zeros((), hidden.dtype))
     if nodes.spread == "axes":
-        scale = jnp.sqrt(jnp.maximum(jnp.diag(hidden), 1e-300))
+        variance = jnp.sum(jax.lax.stop_gradient(density.factor) ** 2, axis=1)
+        scale = jnp.sqrt(jnp.maximum(jnp.diag(hidden), nodes.floor * variance))
         white = density.whitener * scale
         return Frame(jnp.diag(scale), white, jnp.linalg.slogdet(white)[1])
     whitener = jax.lax.stop_gradient(density.whitener)
     values, vectors = jnp.linalg.eigh(whitener @ hidden @ whitener.T)
     if nodes.spread == "saturated":
-        scale = 1 + jnp.sqrt(jnp.clip(values - 1, 0.0, 1e6)) / TAIL
+        scale = _extent(activation, jax.lax.stop_gradient(density), values, vectors) / TAIL
     else:
         scale = jnp.sqrt(jnp.clip(values, nodes.floor, 1e6))
     white = (vectors * scale) @ vectors.T
     return Frame(density.factor @ white, white, jnp.sum(jnp.log(scale)))
+
+
+def _reach(activation: Activation, density: Density, directions: Array, widest: Array) -> Array:
+    """Where along each direction in z (rows) the density falls below exp(−TAIL²/2) of its top, at most ``widest``."""
+    r = jnp.linspace(0.0, 1.0, N_SCAN, dtype=widest.dtype)[:, None] * widest
+    z = r[..., None] * directions
+    phi = activation.function(z @ density.factor.T)
+    height = jnp.sum(phi * (phi @ density.conjugate), axis=-1) - 0.5 * jnp.sum(z * z, axis=-1)
+    height = height - jnp.max(height, axis=0) + 0.5 * TAIL**2
+    last = jnp.max(jnp.where(height > 0, jnp.arange(N_SCAN)[:, None], 0), axis=0)
+    here, there = (jnp.take_along_axis(height, i[None], axis=0)[0] for i in (last, jnp.minimum(last + 1, N_SCAN - 1)))
+    return (last + jnp.where(there < 0, here / (here - there), 0.0)) / (N_SCAN - 1) * widest
+
+
+def _extent(activation: Activation, density: Density, values: Array, vectors: Array) -> Array:
+    r"""Half axes of an ellipsoid, along those of :math:`\langle zz^{\mathsf T}\rangle`, that holds the density.
+
+    Each is between a displaced peak of unit width and the tail of a Gaussian of the same variance, which is what an
+    activation leaves that hardly saturates; all grow until the diagonals fit, along which saturation sets in later.
+    """
+    peak, widest = TAIL + jnp.sqrt(jnp.clip(values - 1, 0.0, 1e6)), TAIL * jnp.sqrt(jnp.clip(values, 1.0, 1e6))
+    axes = jnp.maximum(peak, _reach(activation, density, vectors.T, widest))
+    signs = np.array([n for n in itertools.product((-1.0, 0.0, 1.0), repeat=len(values)) if n > (0,) * len(values)])
+    diagonals = jnp.asarray(signs / np.linalg.norm(signs, axis=1, keepdims=True), axes.dtype)
+    longest = jnp.full(len(diagonals), jnp.sqrt(len(values)), axes.dtype)
+    return axes * jnp.maximum(1.0, jnp.max(_reach(activation, density, (diagonals * axes) @ vectors.T, longest)))
 
 
 def log_terms(
@@ -122,7 +154,7 @@ class _Sums(NamedTuple):
 
 
 def _chunk_sums(nodes: Nodes, activation: Activation, density: Density, hidden: Array) -> _Sums:
-    placed, n = frame(nodes, density, hidden), len(hidden)
+    placed, n = frame(nodes, activation, density, hidden), len(hidden)
     count, dtype = len(nodes.points), hidden.dtype
 
     def add(c, sums):
@@ -170,7 +202,7 @@ def capacity(dimension: int) -> int:
     return 1 << min(21, int(np.log2(MAX_ENTRIES / dimension)))
 
 
-def make_nodes(points, log_weight, spread: Spread = "whitened", n_batches: int = 1, floor: float = 1e-6) -> Nodes:
+def make_nodes(points, log_weight, spread: Spread = "whitened", n_batches: int = 1, floor: float = FLOOR) -> Nodes:
     """Nodes in chunks; the last is filled up with points of no weight."""
     size, dimension = points.shape
     count = -(-size // CHUNK)

@@ -197,11 +197,21 @@ def _by_quadrature(setup: _Setup) -> _Answer:
         if np.max(np.abs(gap)) > setup.rtol and not last:
             continue
         linear = linearise(there, vector)
+        vector = _polished(here, vector, linear)
+        gap = np.asarray(report(there, vector).image - vector) / unit
         error = np.abs(linear.solve(gap[None]))[0]
         status = Status.success if np.max(error) <= setup.rtol else Status.inaccurate
         if status is Status.success or last:
             break
     return _Answer(here, vector, status, steps, unit * error, float(np.max(np.abs(gap))), 0.0, linear, np.nan)
+
+
+def _polished(m: SaddleMap, vector: Array, linear: Linearised) -> Array:
+    """One step of Newton's towards the fixed point of ``m``: what the iteration left is no error of the grid."""
+    image = lambda v: report(m, v).image - v  # noqa: E731
+    off = image(vector)
+    ahead = vector + linear.solve(np.asarray(off)[None])[0]
+    return ahead if jnp.max(jnp.abs(image(ahead))) < jnp.max(jnp.abs(off)) else vector
 
 
 def _by_importance(setup: _Setup) -> _Answer:

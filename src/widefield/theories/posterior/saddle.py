@@ -221,6 +221,18 @@ def free_energy(problem: Problem, state: State, conjugate: Array, log_normaliser
     return FreeEnergy(cost, entropy, cost + entropy)
 
 
+def free_energy_at(m: SaddleMap, state: State, density: moments.Density) -> Array:
+    """The free energy of a state with the density it is given."""
+    result = moments.averages(m.nodes, m.activation, density, state.hidden)
+    return free_energy(m.problem, state, density.conjugate, result.log_normaliser).free_energy
+
+
+def free_energy_of(m: SaddleMap, vector: Array) -> Array:
+    """The free energy of a map's vector."""
+    state = m.unpack(vector)
+    return free_energy_at(m, state, m.density(state))
+
+
 def odd_lags(problem: Problem) -> np.ndarray:
     """Pairs of nodes whose states are an odd number apart."""
     state = np.repeat(np.arange(problem.depth), problem.n_samples)

@@ -90,10 +90,11 @@ def transition(
     Sections 7 and 9 of theory/posterior. The incoherent branch is unstable where the softest Hessian eigenvalue vanishes
     or, for nonlinear networks, an eigenvalue of the saddle-point map reaches 1. For linear networks the sign of Landau's
     quartic coefficient there, even modes eliminated, says whether the transition is of second (:math:`b > 0`, exponent
-    ½, prefactor from :math:`b`) or of first order; for others the coherent branch on both sides does.
+    ½, prefactor from :math:`b`) or of first order; for others the side does to which the coherent branch leaves.
 
     Method: continuation of each branch from its neighbour, in both directions; ends by bisection. Nonlinear networks by
-    quadrature up to four dimensions, depth times samples. Beyond, or where ``paths`` is given, on that many draws (65536
+    quadrature up to four dimensions, depth times samples, their coherent branch as a function of its order parameter,
+    which does not notice where the branch turns back. Beyond, or where ``paths`` is given, on that many draws (65536
     by default), the same ones at every factor; the instability is then the mean over eight sets of them.
     Error: points are good to ``rtol`` in the factor where the branch is solved to that; ``instability_stderr`` if sampled.
     Limits: draws do not tell the order of a transition, because the coherent branch next to it is lost in their
@@ -164,7 +165,7 @@ def _find(followed: Any, advance: Any) -> tuple[dict[str, Any], tuple[str, ...]]
         return facts | {"instability": mean, "instability_stderr": error}, (UNTOLD,)
     facts |= followed.growth_law(critical, cache[critical])
     advance(1)
-    if facts["order"] == "first":
+    if facts["order"] == "first" and "spinodal" not in facts:
         facts |= _coexistence(followed, critical, cache[critical], up)
     advance(1)
     return facts, ()
@@ -237,7 +238,7 @@ def _curve(followed: Any, facts: dict[str, Any], points: int) -> tuple[dict[str,
         up = followed.along == "labels"
         order = np.arange(points)[:: 1 if up else -1]  # from the incoherent side
         there = continuation.follow(followed.incoherent, factors[order], facts["critical"])
-        back = _back(followed, factors[order[::-1]], there[::-1])
+        back = _back(followed, factors[order[::-1]], there[::-1], facts.get("ordered"))
         for b, (indices, found) in enumerate(((order, there), (order[::-1], back))):
             for i, state in zip(indices, found, strict=True):
                 if state is not None:
@@ -246,12 +247,17 @@ def _curve(followed: Any, facts: dict[str, Any], points: int) -> tuple[dict[str,
     return {name: (("branch", "factor"), table[i]) for i, name in enumerate(names)}, factors
 
 
-def _back(followed: Any, factors: np.ndarray, incoherent: list[Any]) -> list[Any]:
+def _back(followed: Any, factors: np.ndarray, incoherent: list[Any], ordered: Any) -> list[Any]:
     """The coherent branch from deep inside its phase towards its end; the first one is sought from incoherent states."""
     found: list[Any] = []
     last = None
     for factor, other in zip(factors, incoherent, strict=True):
         ended = last is None and any(state is not None for state in found)
-        last = None if ended or other is None else followed.coherent(factor, last or other)
+        if ended or other is None:
+            starts = []
+        else:
+            starts = [followed.seed(factor, other, ordered), other] if last is None else [last]
+        tries = (followed.coherent(factor, start) for start in starts if start is not None)
+        last = next((state for state in tries if state is not None), None)
         found.append(last)
     return found

@@ -94,7 +94,7 @@ class _Rule(NamedTuple):
         used = int(self.nodes.n_chunks)
         log_z, tops, cross, second = _features(
             self.nodes.points[:used], self.nodes.log_weight[:used], self.activation, self.density,
-            moments.frame(self.nodes, self.density, self.hidden), jnp.asarray(gain), jnp.asarray(deviation),
+            moments.frame(self.nodes, self.activation, self.density, self.hidden), jnp.asarray(gain), jnp.asarray(deviation),
         )  # fmt: skip
         share = np.asarray(jnp.exp(tops - jnp.max(tops)))
         weight = share * np.asarray(log_z)
@@ -161,7 +161,7 @@ def _pairs(problem: Problem, rule: _Rule, cross, second, drive_test_train, drive
 def _resampled(rule: _Rule, rng: np.random.Generator) -> np.ndarray:
     """Equally likely training states, each batch a systematic resampling; signs are random where the rule is half."""
     used = int(rule.nodes.n_chunks)
-    placed = moments.frame(rule.nodes, rule.density, rule.hidden)
+    placed = moments.frame(rule.nodes, rule.activation, rule.density, rule.hidden)
     points = rule.nodes.points[:used].reshape(-1, rule.nodes.points.shape[-1])
     weights = rule.nodes.log_weight[:used].reshape(-1)
     log_term = np.asarray(moments.log_terms(rule.activation, rule.density, placed, points, weights)[0])
