@@ -1,4 +1,7 @@
-"""The proportional limit: the march against whole-matrix iteration, its growth, its floors, and sweeps of the rate."""
+"""The proportional limit: the march against whole-matrix iteration, its growth, its floors, and sweeps of the rate.
+
+Runs of more than 640 steps are compressed as they go; the dense march is measured beside them.
+"""
 
 import os
 import time
@@ -13,11 +16,13 @@ from scaling import exponent
 from tables import met, table
 
 import widefield as wf
-from widefield.theories.proportional.march import buffer_sizes, march
+from widefield.theories.proportional.long import BLOCK, RANK, parts
+from widefield.theories.proportional.march import march
 from widefield.theories.proportional.problem import Problem, problem
 
 DEPTH, SHORT, LONG = 4, 100, 2000
 STEPS = (200, 400, 800, 1600)
+DENSE = 800
 DEPTHS = (4, 8, 16, 32)
 RESIDUAL_STEPS = 200
 N_RATES = 32
@@ -30,7 +35,7 @@ UNSAID: dict[str, Any] = {
     "target_overlap": None,
 }  # fmt: skip
 # n × n matrices that one step reads, as the theory page counts them
-READ = {"layer": 12, "residual": 28, "inputs": 15}
+READ = {"layer": 12, "inputs": 15}
 
 
 def asked(steps: int, depth: int = DEPTH, *, residual: bool = False, rate: float | None = None) -> Problem:
@@ -43,6 +48,13 @@ def core(one: Problem):
     """The march of one run as a compiled function of its parameters, which gives the test loss."""
     compiled = jax.jit(lambda p: march(p, one.shape).inputs.losses[:, 0]).lower(one.parameters).compile()
     return lambda p: np.asarray(compiled(p))[: one.n_rows]
+
+
+def road(one: Problem) -> np.ndarray:
+    """The march that the public call takes, without its check; the test loss."""
+    *_, (_, state) = parts(one.parameters, one.shape)
+    assert state is not None
+    return np.asarray(state.inputs.losses)[: one.n_rows, 0]
 
 
 def strict(matrix: np.ndarray, rate: float) -> np.ndarray:
@@ -135,17 +147,39 @@ def measure_iteration(residual: bool) -> dict[str, float]:
     return {"march": seconds, "iteration": iteration, "sweeps": sweeps, "difference": off}
 
 
-def measure_growth(residual: bool) -> list[float]:
-    """Warm seconds of marches over growing steps (plain) or depths (residual)."""
-    sizes = [(RESIDUAL_STEPS, depth) for depth in DEPTHS] if residual else [(steps, DEPTH) for steps in STEPS]
+def measure_depths() -> list[float]:
+    """Warm seconds of marches over growing depths, residual."""
     found = []
     with jax.enable_x64(True):
-        for steps, depth in sizes:
-            one = asked(steps, depth, residual=residual)
+        for depth in DEPTHS:
+            one = asked(RESIDUAL_STEPS, depth, residual=True)
             call = partial(core(one), one.parameters)
-            found.append(min(fresh.seconds(call) for _ in range(5 if steps <= 400 else 1)))
+            found.append(min(fresh.seconds(call) for _ in range(5)))
             jax.clear_caches()
     return found
+
+
+def measure_steps() -> list[float]:
+    """Warm seconds of one run over growing steps."""
+    with jax.enable_x64(True):
+        return [_warm(partial(road, asked(steps)), 5 if steps <= 400 else 2) for steps in STEPS]
+
+
+def measure_dense() -> dict[str, float]:
+    """Warm seconds of the dense march, and how far the compressed one is from it."""
+    with jax.enable_x64(True):
+        one = asked(DENSE)
+        compiled = core(one)
+        loss = compiled(one.parameters)
+        return {
+            "seconds": _warm(partial(compiled, one.parameters), 2),
+            "difference": float(np.abs(road(one) - loss).max() / loss.max()),
+        }
+
+
+def _warm(call, repeats: int) -> float:
+    call()
+    return min(fresh.seconds(call) for _ in range(repeats))
 
 
 def floors() -> dict[str, float]:
@@ -157,7 +191,7 @@ def floors() -> dict[str, float]:
     return {"products": 1500**3 / product, "bytes": 2 * large.nbytes / copy}
 
 
-def measure_long() -> dict[str, float]:
+def measure_long() -> dict[str, Any]:
     """The whole public call at T = 2000: compilation, march and check; its memory, and its floors before and after."""
     before, speed = process_mb("VmRSS"), floors()
     wall = time.perf_counter()
@@ -167,13 +201,11 @@ def measure_long() -> dict[str, float]:
     wall = time.perf_counter() - wall
     peak = process_mb("VmHWM") - before
     speed = {name: max(value, speed[name]) for name, value in floors().items()}
-    least = (READ["layer"] * DEPTH + READ["inputs"]) * LONG**3 / 3  # numbers read, each multiplied and added once
-    sizes = buffer_sizes(LONG + 2)
-    padding = sum((b - a) * b**2 for a, b in zip((0, *sizes), sizes, strict=False)) / (LONG**3 / 3)
-    return {
-        "seconds": seconds, "wall": wall, "mb": peak, "load": os.getloadavg()[0], "products": least / speed["products"],
-        "bytes": 8 * least / speed["bytes"], "padding": padding,
-    }  # fmt: skip
+    # numbers that are read, each multiplied and added once: whole matrices, or blocks and their factors
+    reads = READ["layer"] * DEPTH + READ["inputs"]
+    least = {"dense": reads * LONG**3 / 3, "compressed": reads * (BLOCK * LONG**2 + RANK / BLOCK * LONG**3 / 3)}
+    floor = {name: {"products": n / speed["products"], "bytes": 8 * n / speed["bytes"]} for name, n in least.items()}
+    return {"seconds": seconds, "wall": wall, "mb": peak, "load": os.getloadavg()[0], "floors": floor}
 
 
 def measure_sweep() -> dict[str, float]:
@@ -194,8 +226,9 @@ def run() -> dict[str, Any]:
     print("measuring the proportional limit ...", flush=True)
     return {
         "iteration": {name: fresh.call(measure_iteration, residual=name == "residual") for name in KINDS},
-        "steps": fresh.call(measure_growth, residual=False),
-        "depth": fresh.call(measure_growth, residual=True),
+        "steps": fresh.call(measure_steps),
+        "dense": fresh.call(measure_dense),
+        "depth": fresh.call(measure_depths),
         "sweep": fresh.call(measure_sweep),
         "long": fresh.call(measure_long),
     }
@@ -208,7 +241,7 @@ def show(results: dict[str, Any]) -> str:
         for name, r in results["iteration"].items()
     ]  # fmt: skip
     steps, depth = exponent(STEPS, results["steps"]), exponent(DEPTHS, results["depth"])
-    sweep, long = results["sweep"], results["long"]
+    sweep, long, dense = results["sweep"], results["long"], results["dense"]
     ratio = sweep["one call"] / sweep["separate"]
     return "\n\n".join(
         [
@@ -233,8 +266,21 @@ def show(results: dict[str, Any]) -> str:
             ),
             table(
                 f"Proportional, L = {DEPTH}, T = {LONG}, one public call (load {long['load']:.1f}, wall {long['wall']:.0f} s)",
-                ["", "s", "products alone s", "bytes alone s", "read beyond need", "MB"],
-                [["", long["seconds"], long["products"], long["bytes"], long["padding"], long["mb"]]],
+                ["floors", "products alone s", "bytes alone s", "the call s", "MB"],
+                [[name, f["products"], f["bytes"], long["seconds"], long["mb"]] for name, f in long["floors"].items()],
+            ),
+            table(
+                f"Proportional, L = {DEPTH}, T = {DENSE}: the dense march, and how far the compressed one is from it",
+                ["", "dense s", "compressed s", "difference, relative", "1e-10"],
+                [
+                    [
+                        "",
+                        dense["seconds"],
+                        results["steps"][STEPS.index(DENSE)],
+                        f"{dense['difference']:.0e}",
+                        met([dense["difference"] <= 1e-10]),
+                    ]
+                ],
             ),
             table(
                 f"Proportional: {N_RATES} rates in one call and in separate ones, L = {DEPTH}, T = {SHORT}",

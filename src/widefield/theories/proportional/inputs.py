@@ -14,8 +14,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from widefield.theories.proportional.layers import correlate
-from widefield.theories.proportional.rows import Clock, against, beside, halves, own, put, put_symmetric
+from widefield.theories.proportional.layers import correlate, weighted
+from widefield.theories.proportional.rows import Clock, against, beside, halves, own, put, put_symmetric, times
 
 TEST, TRAIN, BIAS, WIDTH, DATA = range(5)
 
@@ -60,49 +60,48 @@ def empty_inputs(n: int, n_channels: int, reused: bool, dtype) -> Inputs:
 def advance_reused(state: Inputs, K: Array, source: Source, now: Clock) -> tuple[Inputs, Array, Array]:
     """One step of full-batch descent; returns the state, the response of h⁰ to r and the row of C_h⁰."""
     nothing = jnp.zeros_like(now.unit)
-    v = -(K @ state.field) - beside(now.unit, nothing)
+    v = -times(K, state.field, now) - beside(now.unit, nothing)
     v_u = halves(v)[1]
     mean_v = jnp.eye(now.n_channels, dtype=K.dtype) - K @ state.mean_field
     state = state._replace(
         error=put(state.error, now, v), mean_error=put(state.mean_error, now, mean_v), memory=put(state.memory, now, K)
     )
     shares = (1.0, source.data)
-    C_v = correlate(v, state.error, state.initial, state.train, shares)
-    C_v = C_v + mean_v @ source.overlap @ state.mean_error.T
-    R = now.unit + source.data * (v_u @ state.propagator)
+    pulled = weighted(v, state.initial, state.train, now, shares)
+    C_v = against(pulled, state.error, now) + mean_v @ source.overlap @ state.mean_error.T
+    R = now.unit + source.data * times(v_u, state.propagator, now)
     state = state._replace(
         test=put_symmetric(state.test, now, C_v + _noise(source, now)), propagator=put(state.propagator, now, R)
     )
-    C_D = against(R @ state.test, state.propagator)
+    C_D = against(times(R, state.test, now), state.propagator, now)
     state = state._replace(train=put_symmetric(state.train, now, C_D))
-    h = R @ state.error + beside(nothing, now.unit)
+    h = times(R, state.error, now) + beside(nothing, now.unit)
     mean_h = R @ state.mean_error
     state = state._replace(field=put(state.field, now, h), mean_field=put(state.mean_field, now, mean_h))
-    C_h = correlate(h, state.field, state.initial, state.train, shares)
+    C_h = correlate(h, state.field, state.initial, state.train, now, shares)
     C_h = C_h + mean_h @ source.overlap @ state.mean_field.T
-    width, data = ((part @ C) * part for part, C in zip(halves(v), (state.initial, state.train), strict=True))
-    losses = _losses(state, C_v, C_D, mean_v, width, source.data * data, source, now)
+    losses = _losses(state, C_v, C_D, mean_v, *halves(pulled * v), source, now)
     return _finish(state, C_h, losses, now), halves(h)[0], C_h
 
 
 def advance_fresh(state: Inputs, K: Array, source: Source, now: Clock) -> tuple[Inputs, Array, Array]:
     """One step of online descent on fresh batches, or on the population (1/α_B = 0)."""
-    v = -(K @ state.error) - beside(now.unit, K)
+    v = -times(K, state.error, now) - beside(now.unit, K)
     v_r, v_u = halves(v)
     mean_v = jnp.eye(now.n_channels, dtype=K.dtype) - K @ state.mean_error
     state = state._replace(
         error=put(state.error, now, v), mean_error=put(state.mean_error, now, mean_v), memory=put(state.memory, now, K)
     )
     bias = mean_v @ source.overlap @ state.mean_error.T
-    from_width, noise = v_r @ state.initial, blocks(v_u, state.train)
-    C_v = bias + against(beside(from_width, noise), state.error)
+    from_width, noise = times(v_r, state.initial, now), blocks(v_u, state.train)
+    C_v = bias + against(beside(from_width, noise), state.error, now)
     C_E = own(C_v, now) + source.label_noise * jnp.eye(now.n_channels, dtype=K.dtype)
     state = state._replace(
         test=put_symmetric(state.test, now, C_v + _noise(source, now)),
         train=put(state.train, now, source.batch * 0.5 * (C_E + C_E.T)),
     )
     noise_h = blocks(v_u + now.unit, state.train)
-    C_h = bias + against(beside(from_width, noise_h), state.error) + noise_h
+    C_h = bias + against(beside(from_width, noise_h), state.error, now) + noise_h
     C_h = C_h * (now.before + now.unit.sum(axis=0))
     losses = _losses(state, C_v, C_v + _noise(source, now), mean_v, from_width * v_r, noise * v_u, source, now)
     return _finish(state, C_h, losses, now), v_r, C_h

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from widefield.theories.proportional.rows import Clock, against, beside, halves, put
+from widefield.theories.proportional.rows import Clock, Matrix, against, beside, halves, put, times
 
 
 class Pair(NamedTuple):
@@ -32,24 +32,29 @@ def empty_pair(n: int, dtype) -> Pair:
 
 def respond_backward(pair: Pair, B: Array, now: Clock) -> tuple[Pair, Array]:
     """The row :math:`Q_t = (0, e_t) + B_t P`."""
-    row = B @ pair.forward + beside(jnp.zeros_like(now.unit), now.unit)
+    row = times(B, pair.forward, now) + beside(jnp.zeros_like(now.unit), now.unit)
     return pair._replace(backward=put(pair.backward, now, row)), row
 
 
 def respond_forward(pair: Pair, A: Array, now: Clock) -> tuple[Pair, Array]:
     """The row :math:`P_t = (e_t, 0) + A_t Q`."""
-    row = A @ pair.backward + beside(now.unit, jnp.zeros_like(now.unit))
+    row = times(A, pair.backward, now) + beside(now.unit, jnp.zeros_like(now.unit))
     return pair._replace(forward=put(pair.forward, now, row)), row
 
 
-def correlate(row: Array, solution: Array, C_u: Array, C_r: Array | None, scales=(1.0, 1.0)) -> Array:
-    r"""The row of :math:`P\,\mathrm{diag}(s_uC_u, s_rC_r)P^T` with ``scales`` :math:`s_u, s_r`.
+def correlate(row: Array, solution: Matrix, C_u: Matrix, C_r: Matrix | None, now: Clock, scales=(1.0, 1.0)) -> Array:
+    r"""The row of :math:`P\,\mathrm{diag}(s_uC_u, s_rC_r)P^T` with ``scales`` :math:`s_u, s_r`."""
+    return against(weighted(row, C_u, C_r, now, scales), solution, now)
+
+
+def weighted(row: Array, C_u: Matrix, C_r: Matrix | None, now: Clock, scales=(1.0, 1.0)) -> Array:
+    r"""The row of :math:`P\,\mathrm{diag}(s_uC_u, s_rC_r)`.
 
     Without ``C_r`` that source is the readout's: unit variance at step 0, none later.
     """
     u, r = halves(row)
     readout = jnp.where(jnp.arange(r.shape[1]) < len(r), r, 0.0)
-    return against(beside(scales[0] * (u @ C_u), scales[1] * (readout if C_r is None else r @ C_r)), solution)
+    return beside(scales[0] * times(u, C_u, now), scales[1] * (readout if C_r is None else times(r, C_r, now)))
 
 
 class Hidden(NamedTuple):

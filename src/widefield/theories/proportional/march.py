@@ -3,7 +3,8 @@ r"""The causal march: row :math:`t` of every correlation and response from the r
 Order inside one step: :math:`g^L \dots g^1`, then :math:`v, \Delta, h^0`, then :math:`h^1 \dots h^L` (Sec. 1 of the theory
 page). Matrices live in buffers of static size that grow in segments, so that early steps do not pay for late ones.
 
-Cost: a row of each matrix times a matrix, about 12 n² numbers read per layer and step (28 n² in residual networks).
+Cost: a row of each matrix times a matrix, about 12 n² numbers read per layer and step (28 n² in residual networks). Long
+runs go on in `long`, where the same `step` acts on compressed matrices.
 """
 
 from collections.abc import Iterator
@@ -141,14 +142,14 @@ def has_sources(path: tuple) -> bool:
 
 @partial(jax.jit, static_argnames=("shape", "start", "stop"), donate_argnames="state")
 def _segment(parameters: Parameters, state: State, shape: Shape, start: int, stop: int) -> State:
-    return lax.fori_loop(start, stop, lambda t, state: _step(parameters, shape, state, t), state)
+    return lax.fori_loop(start, stop, lambda t, state: step(parameters, shape, state, t), state)
 
 
-def _step(parameters: Parameters, shape: Shape, state: State, step: Array) -> State:
+def step(parameters: Parameters, shape: Shape, state: State, t: Array) -> State:
     """One row of every matrix."""
     inputs = state.inputs
-    now = clock(step, len(inputs.memory), shape.n_channels, inputs.memory.dtype)
-    n_steps = len(inputs.memory) // shape.n_channels
+    now = clock(t, len(inputs.losses), shape.n_channels, inputs.losses.dtype)
+    n_steps = len(inputs.losses) // shape.n_channels
     weights = now.before * jnp.repeat(parameters.rate[:n_steps], shape.n_channels)
     layers, K, row = _backward(parameters, state, weights, now)
     inputs, response, C_h = _inputs(parameters, inputs, layers, K, row, now)
@@ -183,7 +184,7 @@ def _backward(parameters: Parameters, state: State, weights: Array, now: Clock):
         ratio = a[l + 1] / a[l] if done else 1.0
         pair, q = respond_backward(layers[l].pair, ratio * B, now)
         C_u = layers[l - 1].feature if l else state.inputs.feature
-        row = correlate(q, pair.backward, C_u, done[0].gradient if done else None, (1.0, ratio))
+        row = correlate(q, pair.backward, C_u, done[0].gradient if done else None, now, (1.0, ratio))
         done.insert(0, Hidden(pair, layers[l].feature, put_symmetric(layers[l].gradient, now, row)))
         B = halves(q)[0] + weights * gradient_row(done[0].gradient, row, gamma, now)
     return tuple(done), a[0] / a[-1] * B, row
@@ -200,7 +201,7 @@ def _forward(parameters: Parameters, inputs, layers, A: Array, C_h: Array, weigh
         pair, p = respond_forward(layer.pair, A, now)
         C_u = done[-1].feature if done else inputs.feature
         C_r, ratio = (None, 1.0) if last else (layers[l + 1].gradient, a[l + 1] / a[l])
-        row = correlate(p, pair.forward, C_u, C_r, (1.0, ratio))
+        row = correlate(p, pair.forward, C_u, C_r, now, (1.0, ratio))
         done.append(Hidden(pair, put_symmetric(layer.feature, now, row), layer.gradient))
         A = halves(p)[1] + gamma * times_gradient(weights * row, gamma, now)
     return tuple(done)

@@ -55,7 +55,7 @@ def backward(stack: Stack, B_last: Array, weights: Array, richness: Array, branc
 
     def one_layer(stack: Stack, Omega: Array, layer) -> tuple[Stack, Array, Array]:
         pair, q = _respond_backward(stack.pair, Omega, layer, now)
-        row = correlate(q, pair.backward[layer], stack.driven[layer], stack.returned[layer])
+        row = correlate(q, pair.backward[layer], stack.driven[layer], stack.returned[layer], now)
         stack = stack._replace(pair=pair, gradient=_symmetric(stack.gradient, layer, row, now))
         return stack, halves(q)[0] + weights * gradient_row(stack.gradient[layer], row, richness, now), row
 
@@ -65,7 +65,7 @@ def backward(stack: Stack, B_last: Array, weights: Array, richness: Array, branc
         B = branch**2 * kick
         ahead, _ = _respond_backward(stack.ahead, B, layer, now)
         back, q = _respond_backward(stack.back, Omega, layer, now)
-        M = correlate(q, back.backward[layer], stack.feature[layer], stack.returned[layer + 1], (branch**2, 1.0))
+        M = correlate(q, back.backward[layer], stack.feature[layer], stack.returned[layer + 1], now, (branch**2, 1.0))
         returned = _symmetric(stack.returned, layer, M + branch**2 * row, now)
         stack = stack._replace(ahead=ahead, back=back, returned=returned)
         Omega = halves(q)[0] + B
@@ -84,7 +84,7 @@ def forward(stack: Stack, A_first: Array, C_first: Array, weights: Array, richne
 
     def one_layer(stack: Stack, Gamma: Array, layer) -> tuple[Stack, Array, Array]:
         pair, p = _respond_forward(stack.pair, Gamma, layer, now)
-        row = correlate(p, pair.forward[layer], stack.driven[layer], stack.returned[layer])
+        row = correlate(p, pair.forward[layer], stack.driven[layer], stack.returned[layer], now)
         stack = stack._replace(pair=pair, feature=_symmetric(stack.feature, layer, row, now))
         return stack, halves(p)[1] + richness * times_gradient(weights * row, richness, now), row
 
@@ -92,7 +92,7 @@ def forward(stack: Stack, A_first: Array, C_first: Array, weights: Array, richne
         stack, Gamma, kick, row = carry
         A = branch**2 * kick
         ahead, p = _respond_forward(stack.ahead, Gamma, layer, now)
-        N = correlate(p, ahead.forward[layer], stack.driven[layer], stack.gradient[layer + 1], (1.0, branch**2))
+        N = correlate(p, ahead.forward[layer], stack.driven[layer], stack.gradient[layer + 1], now, (1.0, branch**2))
         back, _ = _respond_forward(stack.back, A, layer, now)
         driven = _symmetric(stack.driven, layer + 1, N + branch**2 * row, now)
         stack = stack._replace(ahead=ahead, back=back, driven=driven)

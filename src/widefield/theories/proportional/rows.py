@@ -9,10 +9,21 @@ Notation: :math:`g = M d` with :math:`M = 1e_0^T + \gamma_0(I - e_0e_0^T)`. What
 network and :math:`1/\gamma_0` otherwise.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
+
+from widefield.theories.proportional.blocks import (
+    Blocks,
+    against_rows,
+    first_rows,
+    row_times,
+    written,
+    written_symmetric,
+)  # fmt: skip
+
+Matrix = Array | Blocks  # dense, or with its complete rows in factors
 
 
 class Clock(NamedTuple):
@@ -24,6 +35,11 @@ class Clock(NamedTuple):
     before: Array  # (n,): 1 at earlier steps
     first: Array  # (n,): 1 at step 0
 
+    @property
+    def row(self) -> Array:
+        """The first row of this step."""
+        return self.step * self.n_channels
+
 
 def clock(step: Array, n: int, n_channels: int, dtype) -> Clock:
     """The masks of ``step`` in matrices of ``n`` rows."""
@@ -34,8 +50,15 @@ def clock(step: Array, n: int, n_channels: int, dtype) -> Clock:
     return Clock(step, n_channels, unit, before, (index < n_channels).astype(dtype))
 
 
-def against(rows: Array, matrix: Array) -> Array:
+def times(rows: Array, matrix: Matrix, now: Clock) -> Array:
+    """``rows`` times ``matrix``."""
+    return row_times(rows, matrix, now.row) if isinstance(matrix, Blocks) else rows @ matrix
+
+
+def against(rows: Array, matrix: Matrix, now: Clock) -> Array:
     """``rows`` times the transpose of ``matrix``: as matrix–vector products, twenty times faster than XLA's on the CPU."""
+    if isinstance(matrix, Blocks):
+        return against_rows(rows, matrix, now.row)
     return jnp.stack([matrix @ row for row in rows])
 
 
@@ -50,15 +73,19 @@ def beside(first: Array, second: Array) -> Array:
     return jnp.concatenate([first, second], axis=-1)
 
 
-def put(matrix: Array, now: Clock, row: Array) -> Array:
+def put(matrix: Matrix, now: Clock, row: Array) -> Any:
     """``matrix`` with this step's rows."""
-    return lax.dynamic_update_slice_in_dim(matrix, row, now.step * now.n_channels, axis=0)
+    if isinstance(matrix, Blocks):
+        return written(matrix, now.row, row)
+    return lax.dynamic_update_slice_in_dim(matrix, row, now.row, axis=0)
 
 
-def put_symmetric(matrix: Array, now: Clock, row: Array) -> Array:
+def put_symmetric(matrix: Matrix, now: Clock, row: Array) -> Any:
     """``matrix`` with this step's rows and columns; ``row`` must vanish at later steps."""
     row = symmetric_row(row, now)
-    matrix = lax.dynamic_update_slice_in_dim(matrix, row.T, now.step * now.n_channels, axis=1)
+    if isinstance(matrix, Blocks):
+        return written_symmetric(matrix, now.row, row)
+    matrix = lax.dynamic_update_slice_in_dim(matrix, row.T, now.row, axis=1)
     return put(matrix, now, row)
 
 
@@ -67,12 +94,12 @@ def symmetric_row(row: Array, now: Clock) -> Array:
     if now.n_channels == 1:
         return row
     block = own(row, now)
-    return lax.dynamic_update_slice_in_dim(row, 0.5 * (block + block.T), now.step * now.n_channels, axis=1)
+    return lax.dynamic_update_slice_in_dim(row, 0.5 * (block + block.T), now.row, axis=1)
 
 
 def own(row: Array, now: Clock) -> Array:
     """The (channel, channel) block of a row at its own step."""
-    return lax.dynamic_slice_in_dim(row, now.step * now.n_channels, now.n_channels, axis=1)
+    return lax.dynamic_slice_in_dim(row, now.row, now.n_channels, axis=1)
 
 
 def times_gradient(row: Array, richness: Array, now: Clock) -> Array:
@@ -85,12 +112,12 @@ def times_input(row: Array, offset: Array, now: Clock) -> Array:
     return _times(row, offset, 1.0, now)
 
 
-def gradient_row(covariance: Array, scaled: Array, richness: Array, now: Clock) -> Array:
+def gradient_row(covariance: Matrix, scaled: Array, richness: Array, now: Clock) -> Array:
     r"""The row of :math:`M C_d M^T = C_g` from this step's row of :math:`C_d` and the matrix itself."""
     return _congruent(covariance, scaled, 1.0, richness, now)
 
 
-def input_row(covariance: Array, scaled: Array, offset: Array, now: Clock) -> Array:
+def input_row(covariance: Matrix, scaled: Array, offset: Array, now: Clock) -> Array:
     r"""The row of :math:`N C_d N^T`."""
     return _congruent(covariance, scaled, offset, 1.0, now)
 
@@ -104,11 +131,11 @@ def _at_first(block: Array, n: int) -> Array:
     return jnp.zeros((len(block), n), block.dtype).at[:, : block.shape[1]].set(block)
 
 
-def _congruent(covariance: Array, row: Array, first: Array | float, rest: Array | float, now: Clock) -> Array:
+def _congruent(covariance: Matrix, row: Array, first: Array | float, rest: Array | float, now: Clock) -> Array:
     """The row of T C Tᵀ for T = first·1e₀ᵀ + rest·(1 − e₀e₀ᵀ), zero at later steps."""
     c = now.n_channels
-    origin = covariance[:c]
+    origin = first_rows(covariance, c, now.row) if isinstance(covariance, Blocks) else covariance[:c]
     left = first * origin + jnp.where(now.step > 0, rest, 0.0) * row
-    spread = jnp.tile(left[:, :c], (1, covariance.shape[1] // c))
+    spread = jnp.tile(left[:, :c], (1, row.shape[1] // c))
     full = first * spread + rest * left * (1 - now.first)
     return full * (now.before + now.unit.sum(axis=0))

@@ -3,12 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import numpy as np
 
 from widefield.boundary import describe_bytes, memory_budget
 from widefield.progress import bar
 from widefield.solution import Status
-from widefield.theories.proportional.march import State, buffer_sizes, segments
+from widefield.theories.proportional.long import parts
+from widefield.theories.proportional.march import State
 from widefield.theories.proportional.problem import Problem
 from widefield.theories.proportional.verify import residual
 
@@ -35,16 +37,16 @@ class Answer:
 def run(problem: Problem, progress: bool | None = None) -> Answer:
     """March, and put the result back into the equations."""
     check_memory(problem)
-    shape = problem.shape
-    sizes = buffer_sizes(shape.n_steps)
-    work = np.cumsum([(b - a) * b**2 for a, b in zip((0, *sizes), sizes, strict=False)])
-    seconds = SECONDS * matrices(problem) * float(work[-1]) * shape.n_channels**2
+    shape, parameters, state = problem.shape, problem.parameters, None
+    seconds = SECONDS * matrices(problem) * shape.n_steps**3 / 3 * shape.n_channels**2
     with bar(f"{shape.n_steps - 2} steps", 100, progress, seconds) as advance:
         done = 0
-        for share, (_, state) in zip(100 * work // work[-1], segments(problem.parameters, shape), strict=True):
-            state.inputs.losses.block_until_ready()
-            advance(int(share) - done)
-            done = int(share)
+        for rows, state in parts(parameters, shape):
+            jax.block_until_ready(state)
+            share = int(100 * (rows / shape.n_steps) ** 3)
+            advance(share - done)
+            done = share
+    assert state is not None
     return judge(problem, state)
 
 

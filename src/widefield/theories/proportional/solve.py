@@ -61,7 +61,9 @@ def proportional(
     ``memory_kernel``, and with layer in front ``feature_correlation``, ``gradient_correlation`` :math:`C_h, C_g`,
     ``feature_response``, ``gradient_response`` :math:`R_{hr}, R_{gu}`. Several channels add ``output`` behind.
 
-    Method: one causal march, O(depth·steps³) time, O(depth·steps²) memory; exact in the limit.
+    Method: one causal march, O(depth·steps³) time, O(depth·steps²) memory; exact in the limit. Beyond 640 steps matrices
+    are compressed far from the diagonal as they are made, to some roundings (about steps^2.5; residual networks and
+    structured data with finite width or batch keep the dense march).
     Error: ``residual`` puts the matrices back into the equations. Extrapolations state theirs in ``error``.
     Limits: linear networks. Finite networks scatter by O(1/√D), more near the largest stable rate. Divergence is a status
     with its step; losses from there on are infinite.

@@ -55,7 +55,7 @@ def advance_structured(
     """One step of online descent; returns the state, the response of h⁰ to r and the row of C_h⁰."""
     m = 1 - modes.target * (K @ state.mean)
     state = state._replace(mean=put(state.mean, now, m), memory=put(state.memory, now, K))
-    bias, bias_h = (against(modes.power * power * m, state.mean) for power in (1.0, modes.target))
+    bias, bias_h = (against(modes.power * power * m, state.mean, now) for power in (1.0, modes.target))
     if not state.transfer.size:
         zero = jnp.zeros_like(K)
         return _finish(state, (bias, zero, zero), (bias_h, zero, zero), source, now), zero, bias_h
@@ -67,12 +67,12 @@ def advance_structured(
     from_batch = (now.unit - H) * state.noise
     pull = from_batch.T @ (modes.weight / modes.covariance)
     stacked = jnp.stack([weight * from_width, weight * node * from_width, -weight / node * from_batch], axis=0)
-    width, width_h, data = against(stacked.reshape(3, -1), state.transfer.reshape(n, -1))
+    width, width_h, data = against(stacked.reshape(3, -1), state.transfer.reshape(n, -1), now)
     data = (data + pull) * _past(now)
     C_v = bias + width + data
     E = source.batch * (own(C_v, now)[0, 0] + source.label_noise)
     state = state._replace(noise=put(state.noise, now, E[None]))
-    data_h = against((weight * H * state.noise).reshape(1, -1), state.transfer.reshape(n, -1))
+    data_h = against((weight * H * state.noise).reshape(1, -1), state.transfer.reshape(n, -1), now)
     C_h = bias_h + width_h + data_h
     response = -(modes.weight @ H)[None]
     return _finish(state, (bias, width[None], data), (C_h,), source, now), response, C_h

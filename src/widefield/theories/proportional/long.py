@@ -1,0 +1,218 @@
+r"""The march over many steps: rows that are complete are compressed, and time grows more slowly than :math:`T^3`.
+
+Correlations and responses are smooth away from the diagonal. After each block of rows its earlier columns are factorised
+(`blocks`) with an error below `ROUNDINGS` of the matrix' largest entry, whatever rank that takes: a matrix that is not
+smooth costs time, never digits. The rows themselves are kept as they were computed and returned.
+
+Plain networks; residual ones and structured data with noise take the dense march of `march`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from widefield.theories.proportional.blocks import Blocks, CausalPast, SymmetricPast
+from widefield.theories.proportional.march import LARGE, Parameters, Shape, State, empty, has_sources, segments, step
+
+BLOCK = 128  # rows: at some thousand steps what is read whole and what is read through factors cost the same
+RANK, MORE = 16, 8  # of the first factors; added while it does not suffice
+ROUNDINGS = 1024  # of the largest entry, allowed to a factorisation; the rows themselves carry some hundred
+
+SYMMETRIC = ("initial", "test", "train", "feature", "gradient")
+CAUSAL = ("memory", "propagator")
+
+
+def parts(parameters: Parameters, shape: Shape) -> Iterator[tuple[int, State | None]]:
+    """One run: the number of rows so far, and the matrices at least in the end; compressed where that is there and pays."""
+    plain = not shape.residual and (parameters.modes is None or not shape.noisy)
+    long = plain and shape.n_steps * shape.n_channels > 1.25 * LARGE
+    return (long_segments if long else segments)(parameters, shape)
+
+
+def long_segments(parameters: Parameters, shape: Shape) -> Iterator[tuple[int, State | None]]:
+    """Like `march.segments`; there are matrices (NumPy, dense) with the last part only.
+
+    A march that has left all bounds ends there, later losses are infinite.
+    """
+    c, m = shape.n_channels, BLOCK // shape.n_channels * shape.n_channels
+    done = LARGE // BLOCK * m // c
+    *_, (_, dense) = segments(parameters, shape._replace(n_steps=done))
+    archive = Archive.of(parameters, shape, m)
+    archive.keep(dense, 0, done * c)
+    yield done, None
+    while done < shape.n_steps and archive.bounded:
+        size = capacity(done * c // m, -(-shape.n_steps * c // m))
+        stop = min(done + m // c, shape.n_steps)
+        rates = jnp.pad(parameters.rate, (0, max(0, size * m // c - len(parameters.rate))))
+        moving = archive.moving(size * m)
+        moving = _fill(
+            parameters._replace(rate=rates), moving, archive.pasts(size), shape._replace(n_steps=0), done, stop
+        )
+        archive.keep(moving, done * c, stop * c)
+        done = stop
+        yield done, None
+    archive.state.inputs.losses[done * c :] = np.inf
+    yield done, archive.state
+
+
+def capacity(n_complete: int, n_blocks: int) -> int:
+    """Blocks that the buffers hold after ``n_complete``; few sizes, since each is compiled."""
+    size = LARGE // BLOCK
+    while size <= n_complete:
+        size *= 2
+    return min(size, n_blocks)
+
+
+@partial(jax.jit, static_argnames="shape", donate_argnames="moving")
+def _fill(parameters: Parameters, moving: State, pasts: tuple, shape: Shape, start: int, stop: int) -> State:
+    """Rows from ``start`` to ``stop``; what is complete goes in but not out."""
+    tree = jax.tree.structure(moving)
+
+    def one(t: Array, moving: State) -> State:
+        parts = zip(jax.tree.leaves(moving), pasts, strict=True)
+        whole = [leaf if past is None else Blocks(leaf, past) for leaf, past in parts]
+        after = step(parameters, shape, jax.tree.unflatten(tree, whole), t)
+        return jax.tree.map(lambda leaf: leaf.live if isinstance(leaf, Blocks) else leaf, after, is_leaf=_is_blocks)
+
+    return lax.fori_loop(start, stop, one, moving)
+
+
+def _is_blocks(leaf: Any) -> bool:
+    return isinstance(leaf, Blocks)
+
+
+@dataclass
+class Record:
+    """One quantity of the march: all its rows, and the factors of its complete blocks."""
+
+    rows: np.ndarray  # (n, source·n), or (n, …) without a second time
+    kind: type[CausalPast] | type[SymmetricPast] | None
+    n_sources: int
+    factors: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    largest: float = 0.0
+
+    def columns(self, low: int, high: int) -> np.ndarray:
+        """Columns of every source, (n, source, column)."""
+        return self.rows.reshape(len(self.rows), self.n_sources, -1)[..., low:high]
+
+    def keep(self, values: np.ndarray, start: int, stop: int) -> None:
+        """Write rows ``start`` to ``stop``."""
+        self.largest = float(np.maximum(self.largest, np.abs(values).max(initial=0.0)))  # NaN stays
+        if self.kind is None:
+            self.rows[start:stop] = values
+            return
+        values = values.reshape(stop - start, self.n_sources, -1)[..., :stop]
+        self.columns(0, stop)[start:stop] = values
+        if self.kind is SymmetricPast:
+            self.rows[:start, start:stop] = values[:, 0, :start].T
+
+    def factorise(self, low: int, m: int, rank: int) -> None:
+        """Factors of the block whose first row is ``low``."""
+        block = self.columns(0, low)[low : low + m].reshape(m, -1)
+        self.factors.append(factors(block, ROUNDINGS * np.finfo(block.dtype).eps * self.largest, rank))
+
+    def past(self, size: int, m: int, rank: int) -> CausalPast | SymmetricPast | None:
+        """Room for ``size`` blocks, with those that are complete."""
+        if self.kind is None:
+            return None
+        s, dtype = self.n_sources, self.rows.dtype
+        diagonal, left = np.zeros((size, m, s * m), dtype), np.zeros((size, m, rank), dtype)
+        right = np.zeros((size, rank, s, size * m), dtype)
+        for k, (u, v) in enumerate(self.factors):
+            low, high, r = k * m, (k + 1) * m, u.shape[1]
+            diagonal[k] = self.columns(low, high)[low:high].reshape(m, -1)
+            left[k, :, :r], right[k, :r, :, :low] = u, v.reshape(r, s, low)
+        return self.kind(*(jnp.asarray(a) for a in (diagonal, left, right.reshape(size * rank, -1))))
+
+    def moving(self, n: int, m: int) -> Array:
+        """Empty rows to be filled, or what has no second time so far."""
+        if self.kind is not None:
+            return jnp.zeros((m, self.n_sources * n), self.rows.dtype)
+        more = max(0, n - len(self.rows)) if self.rows.size else 0
+        return jnp.array(np.pad(self.rows, [(0, more)] + [(0, 0)] * (self.rows.ndim - 1))[:n])
+
+
+@dataclass
+class Archive:
+    """Everything that is complete, in blocks of ``m`` rows."""
+
+    records: list[Record]
+    tree: Any
+    m: int
+
+    @staticmethod
+    def of(parameters: Parameters, shape: Shape, m: int) -> "Archive":
+        """Before the first step."""
+        whole = jax.eval_shape(lambda: empty(parameters, shape, shape.n_steps))
+        leaves, tree = jax.tree_util.tree_flatten_with_path(whole)
+        return Archive([_record(path, leaf) for path, leaf in leaves], tree, m)
+
+    @property
+    def state(self) -> State:
+        """All rows, dense."""
+        return self.tree.unflatten([record.rows for record in self.records])
+
+    @property
+    def bounded(self) -> bool:
+        """Whether products of two entries are still numbers."""
+        return all(record.largest < np.sqrt(np.finfo(record.rows.dtype).max) for record in self.records)
+
+    def keep(self, state: State, start: int, stop: int) -> None:
+        """Rows ``start`` to ``stop``, the first ones of ``state``'s matrices, and the factors of complete blocks."""
+        for record, leaf in zip(self.records, jax.tree.leaves(state), strict=True):
+            values = np.asarray(leaf)
+            record.keep(values[: stop - start] if record.kind else values[start:stop], start, stop)
+        if not self.bounded:
+            return
+        for low in range(start, stop - self.m + 1, self.m):
+            for record in self.records:
+                if record.kind:
+                    record.factorise(low, self.m, self._rank(record.kind))
+
+    def _rank(self, kind: type) -> int:
+        """Matrices of a kind share their rank: fewer compilations."""
+        return max(
+            (u.shape[1] for record in self.records if record.kind is kind for u, _ in record.factors), default=RANK
+        )
+
+    def pasts(self, size: int) -> tuple[CausalPast | SymmetricPast | None, ...]:
+        """What is complete, with room for ``size`` blocks."""
+        ranks = {kind: self._rank(kind) for kind in (CausalPast, SymmetricPast)}
+        return tuple(r.past(size, self.m, ranks[r.kind]) if r.kind else None for r in self.records)
+
+    def moving(self, n: int) -> State:
+        """What a segment writes to, ``n`` rows and columns at most."""
+        return self.tree.unflatten([record.moving(n, self.m) for record in self.records])
+
+
+def _record(path: tuple, leaf: jax.ShapeDtypeStruct) -> Record:
+    name, rows = path[-1].name, np.zeros(leaf.shape, leaf.dtype)
+    if not rows.size:
+        return Record(rows, None, 1)
+    if has_sources(path):
+        return Record(rows, CausalPast, 2)
+    kind = SymmetricPast if name in SYMMETRIC else CausalPast if name in CAUSAL else None
+    two_times = rows.ndim == 2 and rows.shape[0] == rows.shape[1]  # noise that is fresh at every step has one
+    return Record(rows, kind if two_times else None, 1)
+
+
+def factors(block: np.ndarray, tolerance: float, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """Left (m, r) and right (r, n) whose product is ``block`` to ``tolerance`` in every entry, r at least ``rank``.
+
+    Random directions find the range; the error is then measured, and more of them are taken if it is too large.
+    """
+    rank = min(rank, len(block))
+    if not block.size:
+        return np.zeros((len(block), rank), block.dtype), np.zeros((rank, 0), block.dtype)
+    probes = np.random.default_rng(rank).standard_normal((block.shape[1], rank)).astype(block.dtype)
+    left = np.linalg.qr(block @ probes)[0]
+    right = left.T @ block
+    if rank == len(block) or np.abs(left @ right - block).max() <= tolerance:
+        return left, right
+    return factors(block, tolerance, rank + MORE)
