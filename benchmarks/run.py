@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import arcsines
+import dynamics
 import finite_width
 import kernels
 import peer_env
@@ -20,7 +21,7 @@ from cases import CASES
 
 SECTIONS = {
     "scaling": scaling, "simulation": simulation, "arcsine": arcsines, "posterior": posterior,
-    "finite-width": finite_width, "proportional": proportional,
+    "finite-width": finite_width, "proportional": proportional, "dynamics": dynamics,
 }  # fmt: skip
 PEER_FOLDER = Path(__file__).parents[1] / ".benchmarks" / "peer"
 

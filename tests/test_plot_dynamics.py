@@ -59,3 +59,14 @@ def test_rows_after_a_divergence_are_left_out():
     figure = solution({"loss": (("step",), loss), "test_loss": (("step",), loss)}).plot()
     assert np.isnan(figure.axes[0].lines[0].get_ydata()[2:]).all()
     assert len(drawn.pictures(solution({"loss": (("step",), loss)}))) == 1
+
+
+@pytest.mark.parametrize("front", [(), ("replicate",)])
+@pytest.mark.parametrize("layers", ["layer", "state"])
+def test_alignments_have_a_panel(front, layers):
+    values = RNG.uniform(size=(*[3] * len(front), L, T))
+    fields = {"alignment": ((*front, layers, "step"), values), "ntk_alignment": ((*front, "step"), values[..., 0, :])}
+    (panel,) = solution(fields, "simulate.dynamics" if front else "dynamics").plot().axes
+    lines = [values[..., i, :].reshape(-1, T).mean(axis=0) for i in (0, 1, 2, 0)]
+    np.testing.assert_allclose([line.get_ydata() for line in panel.lines], lines)
+    assert panel.get_title() == "alignment with the labels" and panel.get_xlabel() and panel.get_ylabel()

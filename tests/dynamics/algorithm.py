@@ -35,8 +35,12 @@ def _average(phi, gamma, T, white_u, white_r, cov_u, cov_r, toward_h, toward_z):
     return feature.T @ feature / len(u), g.T @ g / len(u), by_r.mean(axis=0), by_u.mean(axis=0)
 
 
-def solve(phi, depth, kernel, y, *, richness, rate, steps, paths, seed, sweeps=30, damping=0.7, equal_time=True):
-    """Predictions (row, sample) and the Φ of every layer (layer, row, sample, row, sample), and the last change."""
+def solve(phi, depth, kernel, y, *, richness, rate, steps, paths, seed, sweeps=30, damping=0.7, equal_time=True,
+          responses=False):  # fmt: skip
+    """Predictions (row, sample) and the Φ of every layer (layer, row, sample, row, sample), and the last change.
+
+    ``responses`` adds A and B of the layers 0 to ``depth`` in the same layout.
+    """
     T, P = steps + 1, len(y)
     n, step = T * P, np.repeat(np.arange(T), P)
     strict, causal = step[:, None] > step[None, :], step[:, None] >= step[None, :]
@@ -62,4 +66,6 @@ def solve(phi, depth, kernel, y, *, richness, rate, steps, paths, seed, sweeps=3
             )
         f = (learn * feature[depth] + A[depth]).sum(axis=1)
         change = np.abs(f - before).max()
-    return f.reshape(T, P), np.stack([C.reshape(T, P, T, P) for C in feature[1:]]), change
+    shown = lambda matrices: np.stack([C.reshape(T, P, T, P) for C in matrices])  # noqa: E731
+    found = f.reshape(T, P), shown(feature[1:]), change
+    return (*found, shown(A), shown(B)) if responses else found

@@ -36,6 +36,18 @@ class Question:
         self.channels = [(c, o) for c in self.states for o in range(self.n_out)]
 
 
+class Scales:
+    """Of the initial weights: into every state, those that z of a channel reads, inputs and readout."""
+
+    def __init__(self, q, scale):
+        n = 1 if q.network.weights == "tied" else q.K - 1
+        first, *inner, last = np.broadcast_to(scale, (n + 2,))
+        self.first, self.last = first, last
+        self.into = np.array([first, *np.broadcast_to(inner, (q.K - 1,))])
+        above = np.append(self.into[1:], last)
+        self.out = np.array([[last if k == c else above[k] for k in range(q.K)] for c, _ in q.channels])
+
+
 def memory_kernel(rates, decay=0.0, tau=None):
     """What is left at step t of the update made at s: κ (t, s); and of the initial weights: d (t)."""
     T = len(rates)
@@ -57,6 +69,7 @@ def solve(network, task, *, richness, rate, steps, decay=0.0, tau=None, scale=1.
     (step, channel, channel, sample, sample), ``A``, ``B``. ``mistake``: ``"A"``, ``"B"`` drop a response.
     """
     q = Question(network, task)
+    scale = Scales(q, scale)
     T = steps + 1
     kernel, kept = memory_kernel(np.append(np.broadcast_to(rate, (steps,)), 0.0), decay, tau)
     n_c = len(q.channels)
@@ -87,7 +100,8 @@ def _sweep(q, gamma, kernel, kept, scale, phi, G, A, B, delta, mistake):
     C = np.zeros((K, T, P, n_c, K, T, P))
     if mistake != "A":
         C[1:, :, :, :, 1:] = A[:-1, :, :, :, :-1] * q.mask[1:, 1:][:, None, None, None, :, None, None]
-    C = C * (scale * kept)[:, None, None, None, None, None] + learnt  # A holds one factor of the scale, W0 brings one
+    # A holds one factor of the scale, W0 brings one
+    C = C * np.outer(scale.into, kept)[:, :, None, None, None, None, None] + learnt
     ratio = np.append(q.widths[1:] / q.widths[:-1], 0.0)  # of the width above to this one
     up = np.zeros((K, K))
     up[:-1, :-1] = q.mask[1:, 1:]
@@ -98,14 +112,15 @@ def _sweep(q, gamma, kernel, kept, scale, phi, G, A, B, delta, mistake):
     D = np.zeros((n_c, K, T, P, K, T, P))
     if mistake != "B":
         D[:, :-1, :, :, :-1] = B[:, 1:, :, :, 1:] * up[:-1, :-1][:, None, None, :, None, None]
-    D = D * (scale * kept)[:, None, None, None, None]
+    D = D * np.outer(np.append(scale.into[1:], 0.0), kept)[:, :, None, None, None, None]
     D = D + np.einsum("cktmdlsn,ts,dsn->cktmlsn", above, kernel, delta)
     E = np.zeros((n_c, K, T, P, q.n_out))
     for i, (c, o) in enumerate(q.channels):
-        E[i, c, :, :, o] = np.sqrt(q.v) * scale * kept[:, None]
+        E[i, c, :, :, o] = np.sqrt(q.v) * scale.last * kept[:, None]
         for j, (k, p) in enumerate(q.channels):
             if o == p:
                 D[i, c, :, :, k] += q.v * (kernel[:, :][:, None, :, None] * delta[j][None, None])  # v moves with Δφ
+    inputs = inputs * (scale.first**2 / np.outer(scale.into, scale.into))[:, None, None, :, None, None]
     return _solve_site(q, gamma, scale, kept, below + inputs, above, C, D, E, kernel, delta, (K, T, P, n_c))
 
 
@@ -115,8 +130,8 @@ def _solve_site(q, gamma, scale, kept, cov_u, cov_r, C, D, E, kernel, delta, sha
     n_h, n_g = K * T * P, n_c * K * T * P
     C, D, E = C.reshape(n_h, n_g), D.reshape(n_g, n_h), E.reshape(n_g, -1)
     cov_u, cov_r = cov_u.reshape(n_h, n_h), cov_r.reshape(n_g, n_g)
-    d_h = scale * np.tile(np.repeat(kept, P), K)
-    d_g = np.tile(d_h, n_c)
+    d_h = np.outer(scale.into, np.repeat(kept, P)).ravel()
+    d_g = np.outer(scale.out, np.repeat(kept, P)).ravel()
     Z = np.linalg.inv(np.eye(n_h) - gamma**2 * C @ D)
     by_u, by_r, by_v = Z * d_h, gamma * Z @ C * d_g, gamma * Z @ C @ E
     phi = by_u @ cov_u @ by_u.T + by_r @ cov_r @ by_r.T + by_v @ by_v.T
@@ -124,7 +139,7 @@ def _solve_site(q, gamma, scale, kept, cov_u, cov_r, C, D, E, kernel, delta, sha
     G = g_u @ cov_u @ g_u.T + g_r @ cov_r @ g_r.T + g_v @ g_v.T
     A, B = (by_r / gamma).reshape(K, T, P, n_c, K, T, P), (g_u / gamma).reshape(n_c, K, T, P, K, T, P)
     phi, by_v = phi.reshape(K, T, P, K, T, P), by_v.reshape(K, T, P, -1)
-    f = np.sqrt(q.v) * scale * kept[:, None, None, None] * by_v.transpose(1, 0, 2, 3) / gamma
+    f = np.sqrt(q.v) * scale.last * kept[:, None, None, None] * by_v.transpose(1, 0, 2, 3) / gamma
     for j, (k, o) in enumerate(q.channels):
         f[..., o] += q.v * np.einsum("ltmsn,ts,sn->tlm", phi[:, :, :, k], kernel, delta[j])
     return phi, G.reshape(n_c, K, T, P, n_c, K, T, P), A, B, f

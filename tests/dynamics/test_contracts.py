@@ -15,7 +15,17 @@ X, Y = RNG.normal(size=(2, 8)), RNG.normal(size=2)
 TASK, SEQUENCE = wf.Task(X, Y), wf.Task(RNG.normal(size=(2, 2, 8)), RNG.normal(size=(2, 2, 1)))
 NET, TANH = wf.DNN(2, "linear"), wf.DNN(2, "tanh")
 PHYSICS = {"richness": 1.3, "rate": 0.1, "steps": 7, "progress": False}
-NAMES = ["loss", "prediction", "state_prediction", "ntk", "feature_kernel", "gradient_kernel", "preactivation"]
+NAMES = [
+    "loss",
+    "prediction",
+    "state_prediction",
+    "ntk",
+    "alignment",
+    "ntk_alignment",
+    "feature_kernel",
+    "gradient_kernel",
+]
+NAMES += ["preactivation", "pregradient"]
 
 
 def ask(network=NET, task=TASK, **changes):

@@ -74,7 +74,7 @@ def test_the_march_on_explicit_weights_is_gradient_descent(phi, matrices, readou
         v -= first.T @ np.linalg.lstsq(first.T, v, rcond=None)[0]  # the theory's v0 and first features are uncorrelated
         weights = weights._replace(v=jnp.asarray(v))
 
-        shape = Shape(phi, GRADIENT, matrices, readouts, 1, P, exact=False, tolerance=1e-20)
+        shape = Shape(phi, GRADIENT, matrices, readouts, 1, P, exact=False)
         one = jnp.ones(())
         physics = Physics(
             GAMMA * one,
@@ -87,6 +87,7 @@ def test_the_march_on_explicit_weights_is_gradient_descent(phi, matrices, readou
             0 * one,
             one,
             0 * one,
+            1e-20 * one,
         )
         white = jnp.zeros((n_matrices, 2, N_DIRECTIONS, N))
         state = march.start(shape, physics, (jnp.asarray(U), jnp.asarray(v)[None], white), N_DIRECTIONS)

@@ -101,7 +101,6 @@ LONG = {
         DEEP,
         {"weight_decay": 0.3},
     ),
-    "driven everywhere, widths": (wf.DNN(3, "linear", inputs="untied", widths=(0.5, 1, 2)), wf.Task(SEQUENCE, Y), {}),
     "two of three readouts, any order": (TIED, wf.Task(SEQUENCE, LABELS[:, :2], supervised=(2, 0)), {}),
     "readout in the middle": (TIED, wf.Task(SEQUENCE, Y, supervised=1), {}),
     "several outputs": (wf.DNN(2, "linear"), wf.Task(X, RNG.normal(size=(P, 2))), {"weight_decay": 0.2}),
@@ -240,7 +239,8 @@ def test_the_past_does_not_know_the_future():
     for name in ("prediction", "ntk", "loss"):
         np.testing.assert_array_equal(usual.data[name][:5], other.data[name][:5])
         np.testing.assert_array_equal(usual.data[name][:5], short.data[name])
-    np.testing.assert_array_equal(usual.feature_kernel[:, :5, :5], short.feature_kernel)
+    # sums of other lengths round differently
+    np.testing.assert_allclose(usual.feature_kernel[:, :5, :5], short.feature_kernel, rtol=0, atol=1e-14)
     assert not np.array_equal(usual.prediction[6], other.prediction[6])
 
 

@@ -49,7 +49,10 @@ def test_dims_of_a_deep_network():
         "test_prediction": ("step", "test", "output"),
         "state_prediction": ("step", "state", "sample", "output"),
         "ntk": ("step", "sample", "sample_"),
+        "alignment": ("layer", "step"),
+        "ntk_alignment": ("step",),
         "preactivation": ("layer", "neuron", "sample"),
+        "pregradient": ("layer", "neuron", "sample"),
         "feature_kernel": ("layer", "step", "step_", "sample", "sample_"),
         "gradient_kernel": ("layer", "step", "step_", "sample", "sample_"),
     }

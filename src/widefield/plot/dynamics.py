@@ -1,4 +1,4 @@
-"""Training runs: losses, outputs, size of the features, and the tangent kernel at the end."""
+"""Training runs: losses, outputs, size of the features, their alignment, and the tangent kernel at the end."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ N_CURVES = 3
 
 
 def pictures(solution: "Solution") -> list[Panel]:
-    """Losses, outputs with their labels, features of every layer, final tangent kernel: those that the solution has."""
+    """Losses, outputs and labels, features of every layer and their alignment, final tangent kernel: those there are."""
     fields = solution.data.data_vars
     found: list[Panel] = []
     losses = {label: fields[name] for name, label in LOSSES.items() if name in fields}
@@ -28,6 +28,8 @@ def pictures(solution: "Solution") -> list[Panel]:
         found.append(partial(_predictions, solution=solution))
     if "feature_kernel" in fields:
         found.append(partial(_features, field=fields["feature_kernel"]))
+    if "alignment" in fields:
+        found.append(partial(_alignment, field=fields["alignment"], ntk=fields.get("ntk_alignment")))
     if "ntk" in fields:
         found.append(partial(_ntk, field=fields["ntk"]))
     return found
@@ -96,6 +98,22 @@ def _features(ax: Axes, field: "xr.DataArray") -> None:
     ax.set(xlabel="step", ylabel=r"$\mathrm{tr}\,\Phi(t,t)/P$", title="features")
     if field.sizes[layers] <= len(SERIES):
         ax.legend(loc="best", title=layers, fontsize=7)
+
+
+def _alignment(ax: Axes, field: "xr.DataArray", ntk: "xr.DataArray | None") -> None:
+    """Cosines with the kernel of the labels, one line per layer or state, and of the tangent kernel."""
+    layers = "state" if "state" in field.dims else "layer"
+    x = np.arange(field.sizes["step"])
+    named = field.sizes[layers] <= len(SERIES)
+    for i in range(field.sizes[layers]):
+        label = str(i if layers == "state" else i + 1) if named else None
+        _line(ax, x, field.isel({layers: i}), SERIES[i % len(SERIES)], label)
+    if ntk is not None:
+        _line(ax, x, ntk, COLORS["theory"], "NTK")
+    ax.set(
+        xlabel="step", ylabel=r"cosine of $\Phi(t,t)$ with $yy^T$", title="alignment with the labels", ylim=(None, 1.05)
+    )
+    ax.legend(loc="best", title=layers if named else None, fontsize=7)
 
 
 def _equal(field: "xr.DataArray", dim: str) -> "xr.DataArray":

@@ -16,10 +16,12 @@ from widefield import boundary, checks
 from widefield.network import Network
 from widefield.progress import bar
 from widefield.simulate import dynamics_observe as observe
+from widefield.simulate import dynamics_response
 from widefield.simulate.certify import blocks, certify
 from widefield.simulate.dynamics_setup import (
     LIGHT,
     NAME,
+    ON_REQUEST,
     Layout,
     Protocol,
     Question,
@@ -55,7 +57,7 @@ def dynamics(
     momentum_time: float | None = None,
     temperature: float = 0.0,
     loss: str | Callable = "squared",
-    initial_scale: float = 1.0,
+    initial_scale: float | Sequence[float] = 1.0,
     centered: bool = False,
     at: Sequence[int] | None = None,
     quantities: Iterable[str] | None = None,
@@ -83,11 +85,16 @@ def dynamics(
       Recurrent networks, and deep ones driven or read out at several states, have (state, state\_, step, step\_,
       sample, sample\_). ``at`` keeps chosen steps, as dims ``at``, ``at_``. For the tangent and the gradient kernel
       several readouts put ``readout``, ``readout_`` first, several outputs ``output``, ``output_`` last.
-    - ``preactivation`` (layer or state, neuron, sample) after the last update, or with ``at`` (layer, at, …).
+    - ``forward_response``, ``backward_response``, on request, with the dims of ``feature_kernel`` and ``readout`` in front,
+      ``output`` behind: see `dynamics_response`.
+    - ``alignment`` (layer or state, step), ``ntk_alignment`` (step): cosines with the kernel of the labels.
+    - ``preactivation``, ``pregradient`` (layer or state, neuron, sample): h and :math:`z = \gamma_0N\,\partial f/\partial
+      \varphi` after the last update, or with ``at`` (layer, at, …); z with its readout in front and output behind.
 
     Notation: :math:`\gamma_0` = ``richness``, :math:`\eta` = ``rate`` (a number, one per step, or a function of the
     step), :math:`N` the last layer's width; all parameters start as N(0, 1) times ``initial_scale``,
-    a scale that is no multiplier; the readout has no bias. ``centered`` subtracts the initial f.
+    a scale that is no multiplier, or one per weight matrix (input, hidden, readout); the readout has no
+    bias. ``centered`` subtracts the initial f.
     ``weight_decay`` :math:`\lambda`: :math:`\theta \leftarrow (1 - \eta\lambda)\theta + \dots`, with temperature too.
     ``momentum_time`` :math:`\tau`: :math:`Q \leftarrow (1 - \eta/\tau) Q - (\eta/\tau)\gamma_0^2 N\nabla`, then
     :math:`\theta \leftarrow (1 - \eta\lambda)\theta + \eta Q`, from :math:`Q = 0`. ``temperature`` :math:`1/\beta`
@@ -99,11 +106,13 @@ def dynamics(
     to the losses. ``flow`` is for the theory: here lower the rate. A replicate whose outputs grow 10⁶ times, against
     labels and first outputs, has diverged: its further entries are infinite and the status is ``diverged``. Two-time
     kernels and pre-activations over 128 MiB are made only when named in ``quantities``. With unequal widths kernels are
-    those of each layer with itself, and there are no ``preactivation`` and ``state_prediction``.
+    those of each layer with itself, and there are no ``preactivation``, ``pregradient`` and ``state_prediction``.
     """
     start = time.perf_counter()
     question = question_of(network, task, width, richness, loss)
-    protocol = protocol_of(rate, steps, flow, weight_decay, momentum_time, temperature, initial_scale, centered)
+    protocol = protocol_of(
+        network, rate, steps, flow, weight_decay, momentum_time, temperature, initial_scale, centered
+    )
     at_steps = steps_of(at, len(protocol.rates))
     run = _Run(
         question=question,
@@ -116,6 +125,8 @@ def dynamics(
     if progress is not None:
         flag("progress", progress)
     wanted, left_out = _choose(run, quantities)
+    if set(wanted) & set(ON_REQUEST):
+        dynamics_response.refuse(network, protocol)
     arrays, n_rows = _simulate(run, wanted, progress)
     options = {"width": int(width), "replicates": run.replicates, "richness": question.model.richness}
     options |= protocol.options() | {"loss": question.loss.name} | ({} if at is None else {"at": at_steps})
@@ -175,7 +186,7 @@ def _choose(run: _Run, quantities: Iterable[str] | None) -> tuple[tuple[str, ...
     if quantities is not None:
         return boundary.choose_quantities(quantities, sizes, budget - need)
     light = {name: size for name, size in sizes.items() if name in LIGHT}
-    heavy = {name: size for name, size in sizes.items() if name not in LIGHT}
+    heavy = {name: size for name, size in sizes.items() if name not in (*LIGHT, *ON_REQUEST)}
     kept, lost = boundary.choose_quantities(None, light, budget - need)
     more, left_out = boundary.choose_quantities(None, heavy, min(DEFAULT_BYTES, budget - need))
     return (*kept, *more), (*lost, *left_out)
@@ -183,7 +194,7 @@ def _choose(run: _Run, quantities: Iterable[str] | None) -> tuple[tuple[str, ...
 
 def _simulate(run: _Run, wanted: Sequence[str], progress: bool | None) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """The wanted arrays, and how many rows each replicate lasted."""
-    arrays = {name: np.empty((run.replicates, *run.layout[name][1])) for name in wanted}
+    arrays = {name: np.zeros((run.replicates, *run.layout[name][1])) for name in wanted}
     n_rows = np.full(run.replicates, run.n_rows)
     title = f"{run.replicates} networks of layers {', '.join(map(str, run.question.model.sizes))}"
     with bar(title, run.replicates * run.n_rows, progress, run.seconds) as advance:
@@ -202,6 +213,7 @@ def _train(
     networks = Networks(question.model, run.seed, replicates, protocol.initial_scale, run.batch)
     memory = observe.memory(question.model, len(replicates), run.at, question.channels, [*arrays])
     origin: np.ndarray | float = 0.0
+    respond = bool(set(arrays) & set(ON_REQUEST))
     for t in range(run.n_rows):
         now = networks.forward()
         f = networks.outputs(now.phi, question.read)
@@ -215,9 +227,13 @@ def _train(
         if (n_rows <= t).all():
             advance(len(replicates) * (run.n_rows - t - 1))
             break
-        pulls = _pulls(question, f)
+        if respond and t in run.at:
+            dynamics_response.Probe(question, protocol, networks, origin, run.at, t).fill(arrays)
+        pulls = question.pulls(f)
         force, fields = _fields(question, networks, now, pulls, needed=_needs_fields(run, arrays, t))
         _record_fields(run, arrays, t, now, fields, memory)
+        if "pregradient" in arrays:
+            _record_pregradients(run, arrays["pregradient"], t, networks, networks.slopes(now.h))
         if t + 1 < run.n_rows:
             networks.update(now.phi, force, pulls, protocol.step(t))
     _form_kernels(question, arrays, memory)
@@ -229,16 +245,9 @@ def _largest(f: np.ndarray) -> np.ndarray:
     return np.abs(f).max(axis=(1, 2, 3))
 
 
-def _pulls(question: Question, f: np.ndarray) -> dict[int, np.ndarray]:
-    """Δ of the training inputs (replicate, sample, output) at each supervised state."""
-    where = [question.read.index(c) for c in question.supervised]
-    delta = question.loss.pull(f[:, where, : question.model.n_train], question.labels)
-    return {c: delta[:, i] for i, c in enumerate(question.supervised)}
-
-
 def _needs_fields(run: _Run, arrays: dict[str, np.ndarray], t: int) -> bool:
     """Whether backward fields per readout and output are recorded at step ``t``."""
-    return "ntk" in arrays or ("gradient_kernel" in arrays and t in run.at)
+    return bool({"ntk", "ntk_alignment"} & set(arrays)) or ("gradient_kernel" in arrays and t in run.at)
 
 
 def _fields(
@@ -286,19 +295,43 @@ def _record_fields(
     model = run.question.model
     phi = [x[:, : model.n_train] for x in now.phi]
     memory.keep(t, phi, fields)
-    if "ntk" in arrays:
+    if "alignment" in arrays:
+        arrays["alignment"][:, :, t] = observe.alignment(phi, run.question.labels)
+    if {"ntk", "ntk_alignment"} & set(arrays):
         kernel = observe.tangent_kernel(model, phi, fields, run.question.supervised)
+    if "ntk_alignment" in arrays:
+        arrays["ntk_alignment"][:, t] = observe.tangent_alignment(kernel, run.question.labels)
+    if "ntk" in arrays:
         row = np.moveaxis(arrays["ntk"], run.layout["ntk"][0].index("step") + 1, 0)[t]
         row[...] = kernel.reshape(row.shape)
     if "preactivation" in arrays:
-        _record_preactivations(run, arrays["preactivation"], t, [x[:, : model.n_train] for x in now.h])
+        _record_neurons(run, arrays["preactivation"], t, [x[:, : model.n_train] for x in now.h])
 
 
-def _record_preactivations(run: _Run, kept: np.ndarray, t: int, h: Arrays) -> None:
+def _record_neurons(run: _Run, kept: np.ndarray, t: int, h: Arrays) -> None:
     """(replicate, state[, at], neuron, sample) after the last update, or at the chosen steps."""
-    named = "at" in run.layout["preactivation"][0]
-    for i in np.flatnonzero(run.at == t) if named else [...] * (t + 1 == run.n_rows):
+    for i in _places(run, t):
         kept[:, :, i] = np.stack([x.swapaxes(1, 2) for x in h], axis=1)
+
+
+def _places(run: _Run, t: int) -> Sequence[Any]:
+    """Where row ``t`` of what neurons have is kept, if at all."""
+    named = "at" in run.layout["preactivation"][0]
+    return [int(i) for i in np.flatnonzero(run.at == t)] if named else [...] * (t + 1 == run.n_rows)
+
+
+def _record_pregradients(run: _Run, kept: np.ndarray, t: int, networks: Networks, slopes: Arrays) -> None:
+    """z of every readout and output, γ0 N ∂f/∂φ, where row ``t`` is kept."""
+    question, model = run.question, run.question.model
+    if not len(_places(run, t)):
+        return
+    view = kept if model.n_outputs > 1 else kept[..., None]
+    view = view if len(question.supervised) > 1 else view[:, None]
+    unit = np.eye(model.n_outputs)[:, None, :] * np.ones((model.n_train, 1))
+    for c, o in question.channels:
+        pulls = {question.supervised[c]: unit[o]}
+        z = networks.before_slopes(networks.backward(slopes, pulls), pulls)
+        _record_neurons(run, view[:, c, ..., o], t, [model.richness * model.sizes[-1] * x for x in z])
 
 
 def _form_kernels(question: Question, arrays: dict[str, np.ndarray], memory: observe.Memory) -> None:
@@ -348,7 +381,9 @@ def _certify(
     if lost.size:
         said.append(f"diverged in {lost.size} of {run.replicates} networks, first at step {lost.min()}")
     if not run.question.equal_widths:
-        said.append("unequal widths: kernels are those of each layer with itself, no preactivation or state_prediction")
+        said.append(
+            "unequal widths: kernels are those of each layer with itself, no preactivation, pregradient or state_prediction"
+        )
     certificate = certify(NAME, arrays, start, seed=run.seed, options=options, notes=said, left_out=left_out)
     certificate = replace(certificate, steps=len(run.protocol.rates))
     if not lost.size or not lost.min():  # infinite before any update: the start overflowed

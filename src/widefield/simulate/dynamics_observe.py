@@ -51,6 +51,23 @@ def _gram(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a @ b.swapaxes(-1, -2)
 
 
+def alignment(phi: Arrays, labels: np.ndarray) -> np.ndarray:
+    """Cosine (replicate, state) of every state's features with the labels' kernel, summed over readouts."""
+    target = np.einsum("cpo,cqo->pq", labels, labels)
+    return np.stack([_cosine(_gram(x, x), target) for x in phi], axis=1)
+
+
+def tangent_alignment(kernel: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The same (replicate,) of the tangent kernel, both as matrices over (readout, sample, output)."""
+    flat = kernel.transpose(0, 1, 3, 5, 2, 4, 6).reshape(len(kernel), labels.size, labels.size)
+    return _cosine(flat, np.outer(labels, labels))
+
+
+def _cosine(kernel: np.ndarray, target: np.ndarray) -> np.ndarray:
+    size = np.sqrt(np.sum(kernel**2, axis=(1, 2)) * np.sum(target**2))
+    return np.sum(kernel * target, axis=(1, 2)) / np.where(size > 0, size, 1.0)
+
+
 @dataclass(frozen=True)
 class Memory:
     """Activations and backward fields at the steps ``at``, kept until the two-time kernels are formed."""

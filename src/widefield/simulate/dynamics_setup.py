@@ -16,6 +16,7 @@ from widefield.task import Task
 
 NAME = "simulate.dynamics"
 LIGHT = ("loss", "test_loss", "prediction", "test_prediction", "state_prediction")
+ON_REQUEST = ("forward_response", "backward_response")
 Layout = dict[str, tuple[tuple[str, ...], tuple[int, ...]]]  # dims and shape of one replicate's share
 
 
@@ -34,6 +35,12 @@ class Question:
     def channels(self) -> list[tuple[int, int]]:
         """(readout, output) pairs: each has backward fields of its own."""
         return [(c, o) for c in range(len(self.supervised)) for o in range(self.model.n_outputs)]
+
+    def pulls(self, f: np.ndarray) -> dict[int, np.ndarray]:
+        """Δ of the training inputs (replicate, sample, output) at each supervised state."""
+        where = [self.read.index(c) for c in self.supervised]
+        delta = self.loss.pull(f[:, where, : self.model.n_train], self.labels)
+        return {c: delta[:, i] for i, c in enumerate(self.supervised)}
 
     @property
     def n_test(self) -> int:
@@ -60,7 +67,7 @@ class Protocol:
     weight_decay: float
     momentum_time: float | None
     temperature: float
-    initial_scale: float
+    initial_scale: tuple[float, ...]  # of input weights, hidden weights and readout
     centered: bool
 
     def step(self, t: int) -> Step:
@@ -71,10 +78,13 @@ class Protocol:
 
     def options(self) -> dict[str, Any]:
         """What the certificate tells of the protocol."""
-        names = ("weight_decay", "momentum_time", "temperature", "initial_scale", "centered")
+        names = ("weight_decay", "momentum_time", "temperature", "centered")
         constant = len(set(self.rates)) == 1
         rate = float(self.rates[0]) if constant else self.rates
-        return {"rate": rate, "steps": len(self.rates), **{name: getattr(self, name) for name in names}}
+        scales = self.initial_scale
+        scale = scales[0] if len(set(scales)) == 1 else list(scales)
+        told = {name: getattr(self, name) for name in names}
+        return {"rate": rate, "steps": len(self.rates), **told, "initial_scale": scale}
 
 
 def question_of(net: Network, task: Task, width: int, richness: float, loss: Any) -> Question:
@@ -101,7 +111,15 @@ def question_of(net: Network, task: Task, width: int, richness: float, loss: Any
 
 
 def protocol_of(
-    rate: Any, steps: Any, flow: Any, weight_decay: Any, momentum_time: Any, temperature: Any, scale: Any, centered: Any
+    net: Network,
+    rate: Any,
+    steps: Any,
+    flow: Any,
+    weight_decay: Any,
+    momentum_time: Any,
+    temperature: Any,
+    scale: Any,
+    centered: Any,
 ) -> Protocol:
     """The checked protocol."""
     if flag("flow", flow):
@@ -115,9 +133,20 @@ def protocol_of(
         if momentum_time is None
         else checks.nonnegative("momentum_time", momentum_time, positive=True),
         temperature=checks.nonnegative("temperature", temperature),
-        initial_scale=checks.nonnegative("initial_scale", scale, positive=True),
+        initial_scale=_scales_of(net, scale),
         centered=flag("centered", centered),
     )
+
+
+def _scales_of(net: Network, scale: Any) -> tuple[float, ...]:
+    """One scale per weight matrix: input weights, hidden weights (one where tied) and readout."""
+    n_hidden = net.depth - 1 if net.weights == "untied" else min(net.depth - 1, 1)
+    if np.ndim(scale) != 1:
+        return (checks.nonnegative("initial_scale", scale, positive=True),) * (n_hidden + 2)
+    if len(scale) != n_hidden + 2 or net.bias_variances.any():
+        allowed = "one number with biases" if net.bias_variances.any() else f"a number or {n_hidden + 2} of them"
+        raise ValueError(f"`initial_scale` must be {allowed} (input, hidden, readout) in {NAME}, got {scale!r}.")
+    return tuple(checks.nonnegative("initial_scale", value, positive=True) for value in scale)
 
 
 def steps_of(at: Any, steps: int) -> np.ndarray:
@@ -147,16 +176,21 @@ def layout_of(question: Question, n_rows: int, at: np.ndarray, *, named: bool) -
     readouts = (("readout", "readout_") * several, (C, C) * several)
     pair = (("sample", "sample_"), (P, P))
     outputs = (("output", "output_") * (O > 1), (O, O) * (O > 1))
+    readout, output = (("readout",) * several, (C,) * several), (("output",) * (O > 1), (O,) * (O > 1))
     fields["ntk"] = _joined(readouts, (("step",), (n_rows,)), pair, outputs)
+    fields["ntk_alignment"] = fields["loss"]
     word = "at" if named else "step"
     layers = (("layer",), (K,)) if question.by_layer else (("state", "state_"), (K, K))
+    fields["alignment"] = _joined((layers[0][:1], (K,)), fields["loss"])
     if question.equal_widths:
         last = (("at",) * named, (len(at),) * named)
         neurons = (("neuron", "sample"), (model.sizes[0], P))
         fields["preactivation"] = _joined((layers[0][:1], (K,)), last, neurons)
+        fields["pregradient"] = _joined(readout, fields["preactivation"], output)
     times = ((word, word + "_"), (len(at), len(at)))
     fields["feature_kernel"] = _joined(layers, times, pair)
     fields["gradient_kernel"] = _joined(readouts, layers, times, pair, outputs)
+    fields |= dict.fromkeys(ON_REQUEST, _joined(readout, layers, times, pair, output))
     return fields
 
 

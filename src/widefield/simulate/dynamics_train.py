@@ -5,6 +5,7 @@ states, so tied and untied networks are one code.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,6 +19,7 @@ from widefield.simulate.streams import HIDDEN, READOUT, normals, streams
 
 NOISE = 4  # purpose of the random stream of Langevin noise, beside those of the other simulators
 Arrays = list[np.ndarray]
+Added = dict[int, np.ndarray]  # by state, (replicate, training sample, neuron)
 
 
 @dataclass(frozen=True)
@@ -83,20 +85,23 @@ class Pass:
 class Networks:
     """The networks number ``replicates`` of a run."""
 
-    def __init__(self, model: Model, seed: int, replicates: Sequence[int], initial_scale: float, n_padded: int):
-        self.model, self.n_padded = model, n_padded
+    def __init__(
+        self, model: Model, seed: int, replicates: Sequence[int], initial_scale: Sequence[float], n_padded: int
+    ):
+        self.model, self.n_padded, self.seed, self.replicates = model, n_padded, seed, replicates
         hidden, readout = (streams(seed, replicates, purpose) for purpose in (HIDDEN, READOUT))
         self.noise_streams = streams(seed, replicates, NOISE)
         weights, inputs, biases, outputs = model.shapes
         # Inputs first: then a longer network has the same first layer.
-        self.input_weights = [initial_scale * normals(hidden, *shape) for shape in inputs]
-        self.weights = [initial_scale * normals(hidden, *shape) for shape in weights]
-        self.biases = [initial_scale * normals(hidden, *shape) for shape in biases]
-        self.readout = [initial_scale * normals(readout, *shape) for shape in outputs]
+        first, *inner, last = initial_scale
+        self.input_weights = [first * normals(hidden, *shape) for shape in inputs]
+        self.weights = [scale * normals(hidden, *shape) for scale, shape in zip(inner, weights, strict=True)]
+        self.biases = [first * normals(hidden, *shape) for shape in biases]
+        self.readout = [last * normals(readout, *shape) for shape in outputs]
         self.velocities: dict[tuple[str, int], np.ndarray] = {}
 
-    def forward(self) -> Pass:
-        r""":math:`h^k = \sqrt{w/N}\, W \varphi(h^{k-1}) + \sqrt{u/D}\, U x^k + \sqrt b\, b^k`."""
+    def forward(self, added: Added | None = None) -> Pass:
+        r""":math:`h^k = \sqrt{w/N}\, W \varphi(h^{k-1}) + \sqrt{u/D}\, U x^k + \sqrt b\, b^k`, plus ``added`` by state."""
         (weights, inputs, biases), result = self.model.scales, Pass([], [])
         for k, n in enumerate(self.model.sizes):
             h = np.zeros((len(self.noise_streams), self.model.inputs.shape[1], n))
@@ -106,6 +111,8 @@ class Networks:
                 h += inputs[k] * (self.model.inputs[k] @ _of(self.input_weights, k))
             if self.biases:
                 h += biases[k] * _of(self.biases, k)
+            if added is not None and k in added:
+                h[:, : self.model.n_train] += added[k]
             result.h.append(h)
             result.phi.append(activate(self.model.net.activation, h, self.n_padded))
         return result
@@ -118,10 +125,11 @@ class Networks:
         """Slopes of the activation on the training inputs."""
         return [slope(self.model.net.activation, x[:, : self.model.n_train], self.n_padded) for x in h]
 
-    def backward(self, slopes: Arrays, pulls: dict[int, np.ndarray]) -> Arrays:
+    def backward(self, slopes: Arrays, pulls: dict[int, np.ndarray], added: Added | None = None) -> Arrays:
         r""":math:`\sum_{c\mu} p^c_\mu\, \partial f^c_\mu / \partial h^k_\mu` for every state.
 
-        ``pulls`` gives :math:`p` (replicate, sample, output) for the states that are read out.
+        ``pulls`` gives :math:`p` (replicate, sample, output) for the states that are read out. ``added`` enters by
+        state before its slopes.
         """
         scale, result = self.model.scales[0], [np.zeros_like(s) for s in slopes]
         for k in reversed(range(max(pulls) + 1)):
@@ -129,8 +137,28 @@ class Networks:
                 result[k] += scale[k] * (result[k + 1] @ _of(self.weights, k).swapaxes(1, 2))
             if k in pulls:
                 result[k] += self.model.readout_scale * (pulls[k] @ self.readout[0].swapaxes(1, 2))
+            if added is not None and k in added:
+                result[k] += added[k]
             result[k] *= slopes[k]
         return result
+
+    def before_slopes(self, sent: Arrays, pulls: dict[int, np.ndarray]) -> Arrays:
+        """What `backward` of ``pulls``, which gave ``sent``, had at every state before its slopes."""
+        scale, result = self.model.scales[0], [np.zeros_like(e) for e in sent]
+        for k in range(max(pulls) + 1):
+            if k < max(pulls):
+                result[k] += scale[k] * (sent[k + 1] @ _of(self.weights, k).swapaxes(1, 2))
+            if k in pulls:
+                result[k] += self.model.readout_scale * (pulls[k] @ self.readout[0].swapaxes(1, 2))
+        return result
+
+    def copy(self) -> "Networks":
+        """The same networks, to be trained on their own."""
+        other = copy(self)
+        for name in ("input_weights", "weights", "biases", "readout"):
+            setattr(other, name, [theta.copy() for theta in getattr(self, name)])
+        other.velocities = {key: velocity.copy() for key, velocity in self.velocities.items()}
+        return other
 
     def update(self, phi: Arrays, force: Arrays, pulls: dict[int, np.ndarray], step: Step) -> None:
         r"""Move all parameters along :math:`-\nabla\mathcal L`, where ``force`` is `backward` of ``pulls`` Δ."""

@@ -28,13 +28,13 @@ def over_batches(values: list[np.ndarray]) -> Estimate:
 
 @dataclass(frozen=True)
 class Answer:
-    """Curves of all inputs, training first; two-time kernels by name where they were asked for."""
+    """Curves of all inputs, training first; kernels, responses and alignments, and samples, by name where asked for."""
 
     prediction: Estimate  # (step, state, sample, output)
     loss: Estimate
     ntk: Estimate | None = None  # (step, channel, channel_, sample, sample_)
     kernels: dict[str, Estimate] = field(default_factory=dict)
-    preactivation: np.ndarray | None = None  # (state, path, sample)
+    draws: dict[str, np.ndarray] = field(default_factory=dict)  # h (at, state, sample, path), z (at, channel, state, …)
     status: Status = Status.success
     residual: float | None = None
     error: float = 0.0

@@ -20,6 +20,8 @@ from jax import Array, lax
 
 from widefield.theories.dynamics.paths import dot
 
+BLOCK = 64  # directions that are worked on together: they stay in the processor's cache; buffers are multiples of it
+
 
 class Side(NamedTuple):
     """Directions of one side of a matrix. ``table``: (direction, direction of the other side)."""
@@ -27,7 +29,7 @@ class Side(NamedTuple):
     direction: Array  # (n, S)
     noise: Array  # (n, S)
     memory: Array  # (n, S)
-    momentum: Array  # (n, S)
+    momentum: Array  # (n, S), no rows without momentum
     table: Array
     opened: Array  # how many
 
@@ -39,35 +41,70 @@ class Matrix(NamedTuple):
     backward: Side
 
 
-def empty(n: int, n_paths: int, noise: Array) -> Matrix:
+def empty(n: int, n_paths: int, noise: Array, momentum: bool = False) -> Matrix:
     """A matrix before it has acted; ``noise`` (2, n, S) are the white noises it will open."""
-    zero = jnp.zeros((n, n_paths), noise.dtype)
-    side = lambda white: Side(zero, white, zero, zero, jnp.zeros((n, n), noise.dtype), jnp.zeros((), int))  # noqa: E731
-    return Matrix(side(noise[0]), side(noise[1]))
+    zero = lambda rows, columns: jnp.zeros((rows, columns), noise.dtype)  # noqa: E731
+    sides = (
+        Side(zero(n, n_paths), white, zero(n, n_paths), zero(n * momentum, n_paths), zero(n, n), jnp.zeros((), int))
+        for white in noise
+    )
+    return Matrix(*sides)
 
 
-def expand(side: Side, other: Side, vectors: Array, weight: float, tolerance: float) -> tuple[Side, Array]:
+def expand(side: Side, other: Side, vectors: Array, weight: float, tolerance: Array) -> tuple[Side, Array]:
     """Coefficients (vector, direction) of ``vectors`` (vector, S), opening directions for what is new in them.
 
     A direction opens where the rest of a vector has more than ``tolerance`` of its variance. Those beyond the buffer are
     dropped and show as a count larger than it.
     """
     scale = weight * jnp.sum(vectors**2, axis=1)
-    known, rest = jnp.zeros((), vectors.dtype), vectors
+    known, rest = jnp.zeros((len(vectors), len(side.direction)), vectors.dtype), vectors
     for _ in range(2):  # once is unstable: roundings are amplified by what little is left
-        more = dot(rest, side.direction, weight)
-        known, rest = known + more, rest - more @ side.direction
+        known, rest = _project(side, known, rest, weight)
     fresh, lower, opened = orthonormal(rest, scale, weight, tolerance)
     where = side.opened + jnp.cumsum(opened) - 1
     where = jnp.where(opened, where, len(side.direction))  # out of bounds: dropped
     direction = side.direction.at[where].set(fresh, mode="drop")
-    started = jnp.arange(len(other.direction)) < other.opened
-    table = side.table.at[where].set(dot(fresh, other.noise, weight) * started, mode="drop")
+    table = side.table.at[where].set(_seen(other, fresh, weight), mode="drop")
     coefficients = known.at[:, where].add(lower, mode="drop")
     return side._replace(direction=direction, table=table, opened=side.opened + opened.sum()), coefficients
 
 
-def orthonormal(vectors: Array, scale: Array, weight: float, tolerance: float) -> tuple[Array, Array, Array]:
+def _project(side: Side, known: Array, rest: Array, weight: float) -> tuple[Array, Array]:
+    """What ``rest`` still has along the open directions, moved to ``known``; block after block, so each is read once."""
+
+    def one(start, carry):
+        known, rest = carry
+        block = _rows(side.direction, start)
+        more = dot(rest, block, weight)
+        before = lax.dynamic_slice_in_dim(known, start, len(block), axis=1)
+        return lax.dynamic_update_slice_in_dim(known, before + more, start, axis=1), rest - more @ block
+
+    return _over_blocks(side, one, (known, rest))
+
+
+def _seen(other: Side, fresh: Array, weight: float) -> Array:
+    """Rows of the table: averages of fresh directions with the noises that the other side has opened."""
+
+    def one(start, table):
+        return lax.dynamic_update_slice_in_dim(table, dot(fresh, _rows(other.noise, start), weight), start, axis=1)
+
+    table = _over_blocks(other, one, jnp.zeros((len(fresh), len(other.noise)), fresh.dtype))
+    return table * (jnp.arange(len(other.noise)) < other.opened)
+
+
+def _rows(array: Array, start: Array) -> Array:
+    return lax.dynamic_slice_in_dim(array, start, min(BLOCK, len(array)))
+
+
+def _over_blocks(side: Side, body, carry):
+    """``body(start, carry)`` for every block of rows that holds open directions: the cost follows those, not the buffer."""
+    size = min(BLOCK, len(side.direction))
+    n_blocks = jnp.minimum(-(-side.opened // size), len(side.direction) // size)
+    return lax.fori_loop(0, n_blocks, lambda i, carry: body(i * size, carry), carry)
+
+
+def orthonormal(vectors: Array, scale: Array, weight: float, tolerance: Array | float) -> tuple[Array, Array, Array]:
     """Gram–Schmidt in the given order, skipping vectors of which less than ``tolerance`` of ``scale`` is left.
 
     Returns the directions (zero where skipped), the coefficients (vector, direction) and which were opened.
@@ -92,5 +129,32 @@ def orthonormal(vectors: Array, scale: Array, weight: float, tolerance: float) -
 def act(side: Side, other: Side, coefficients: Array, scales: tuple) -> Array:
     """W or its transpose on vectors given by ``coefficients``: noise, memory and response parts, each with its scale."""
     noise, memory, response = scales
-    drawn = noise * side.noise + memory * side.memory
-    return coefficients @ drawn + response * (coefficients @ side.table) @ other.direction
+    columns = lambda array, start: lax.dynamic_slice_in_dim(array, start, min(BLOCK, array.shape[1]), axis=1)  # noqa: E731
+
+    def drawn(start, carry):
+        total, along = carry
+        some, known = (
+            columns(coefficients, start),
+            noise * _rows(side.noise, start) + memory * _rows(side.memory, start),
+        )
+        return total + some @ known, along + some @ _rows(side.table, start)
+
+    zero = lambda n: jnp.zeros((len(coefficients), n), side.noise.dtype)  # noqa: E731
+    total, along = _over_blocks(side, drawn, (zero(side.noise.shape[1]), zero(len(other.direction))))
+    responded = lambda start, total: total + columns(response * along, start) @ _rows(other.direction, start)  # noqa: E731
+    return _over_blocks(other, responded, total)
+
+
+def remember(side: Side, coefficients: Array, sources: Array, move) -> Side:
+    """The memory after an update by Σ coefficients ⊗ sources (vector, S); ``move`` maps (memory, momentum, kick)."""
+
+    def one(start, carry):
+        memory, momentum = carry
+        columns = lax.dynamic_slice_in_dim(coefficients, start, min(BLOCK, len(memory)), axis=1)
+        inertia = _rows(momentum, start) if len(momentum) else momentum
+        new, speed = move(_rows(memory, start), inertia, columns.T @ sources)
+        put = lambda array, rows: lax.dynamic_update_slice_in_dim(array, rows, start, axis=0)  # noqa: E731
+        return put(memory, new), put(momentum, speed) if len(momentum) else momentum
+
+    memory, momentum = _over_blocks(side, one, (side.memory, side.momentum))
+    return side._replace(memory=memory, momentum=momentum)

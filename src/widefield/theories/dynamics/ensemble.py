@@ -8,17 +8,16 @@ import numpy as np
 from widefield.progress import bar
 from widefield.solution import Status
 from widefield.solvers import richardson
-from widefield.theories.dynamics import kernels
+from widefield.theories.dynamics import observables
 from widefield.theories.dynamics.answer import Answer, Estimate, over_batches
 from widefield.theories.dynamics.lazy import lazy
-from widefield.theories.dynamics.march import gradient_shares
 from widefield.theories.dynamics.problem import Problem
 from widefield.theories.dynamics.run import DIVERGED, Run, TooFewPaths, run
 
 N_BATCHES = 8
 FIRST_PATHS, MOST_PATHS = 1024, 2**17
+NOTED = 0.05  # relative error of the outputs above which the certificate has a note
 ORTHONORMAL = 1e-6  # directions further from an orthonormal set than this make the result inaccurate
-SMALL = 0.05  # richness at which the leading order is measured
 FLOW_LEVELS = 3
 
 
@@ -43,66 +42,87 @@ class Options:
 
 
 def full(problem: Problem, options: Options) -> Answer:
-    """The march: once for linear networks, otherwise in batches whose paths double until ``rtol`` is met."""
+    """The march: once for linear networks, otherwise in batches, with as many paths as ``rtol`` asks for."""
     if problem.exact:
-        return _gather(problem, [_batch(problem, options, 0, 1)], options, None)
-    n_paths = options.sampling.paths or FIRST_PATHS
+        return gather(problem, [one_batch(problem, options, 0, 1)], options, None)
+    if options.sampling.rtol is not None:
+        return _to_tolerance(problem, options, options.sampling.rtol)
+    found = _sampled(problem, options, options.sampling.paths or FIRST_PATHS, options.sampling.paths is not None)
+    if found.error <= NOTED:
+        return found
+    note = f"standard errors of the outputs reach {found.error:.0%} of their size: raise `paths` or give `rtol`"
+    return replace(found, notes=(*found.notes, note))
+
+
+def _sampled(problem: Problem, options: Options, n_paths: int, fixed: bool) -> Answer:
+    """Means over batches; twice the paths where directions need them, unless their number is ``fixed``."""
     while True:
         try:
-            batches = _batches(problem, options, n_paths)
+            return gather(problem, all_batches(problem, options, n_paths), options, n_paths)
         except TooFewPaths:
-            if options.sampling.paths is not None or 2 * n_paths > MOST_PATHS:
+            if fixed or 2 * n_paths > MOST_PATHS:
                 raise
-            n_paths *= 2
-            continue
-        found = _gather(problem, batches, options, n_paths)
-        enough = (
-            options.sampling.rtol is None or found.error <= options.sampling.rtol or found.status is not Status.success
-        )
-        if enough or 2 * n_paths > MOST_PATHS:
-            break
         n_paths *= 2
-    if not enough:
-        return replace(found, status=Status.not_converged)
-    return found
 
 
-def _batches(problem: Problem, options: Options, n_paths: int) -> list[dict[str, Any]]:
-    return [_batch(problem, options, n_paths, b) for b in range(N_BATCHES)]
+def _to_tolerance(problem: Problem, options: Options, rtol: float) -> Answer:
+    """Four times the paths until standard error and bias of the outputs are within ``rtol`` together.
+
+    The bias falls as 1/paths, so that what is left of it is a third of the last change.
+    """
+    problem = replace(problem, left_out=min(problem.left_out, rtol**2 / 10))
+    coarse = max((options.sampling.paths or FIRST_PATHS) // 4, 64)
+    before = _sampled(problem, replace(options, ntk=False, at=(), wanted=()), coarse, False)
+    while True:
+        assert before.n_paths is not None
+        found = _sampled(problem, options, 4 * before.n_paths, False)
+        if found.status is not Status.success:
+            return found
+        bias = np.abs(found.prediction.value - before.prediction.value) / 3
+        found = replace(found, error=relative_error(found.prediction, problem.readouts, bias))
+        if found.error <= rtol:
+            return found
+        if 16 * before.n_paths > MOST_PATHS:
+            note = f"outputs are good to {found.error:.1e}, not to rtol={rtol:g}, with the most paths there are: raise `rtol`"
+            return replace(found, status=Status.not_converged, notes=(*found.notes, note))
+        before = found
 
 
-def _batch(problem: Problem, options: Options, n_paths: int, batch: int) -> dict[str, Any]:
+def unfinished(problem: Problem, why: TooFewPaths, n_paths: int | None) -> Answer:
+    """No numbers: at some step more directions opened than the paths can tell apart."""
+    n_rows, n_states, n_samples = len(problem.rates), *problem.physics.inputs.shape[:2]
+    nothing = Estimate(np.full((n_rows, n_states, n_samples, problem.shape.n_outputs), np.nan), None)
+    return Answer(
+        nothing, Estimate(np.full(n_rows, np.nan), None), status=Status.not_converged, error=np.inf, n_paths=n_paths,
+        notes=(f"stopped at step {why.step}: {why}",),
+    )  # fmt: skip
+
+
+def all_batches(problem: Problem, options: Options, n_paths: int) -> list[dict[str, Any]]:
+    """Independent batches of paths."""
+    return [one_batch(problem, options, n_paths, b) for b in range(N_BATCHES)]
+
+
+def one_batch(problem: Problem, options: Options, n_paths: int, batch: int) -> dict[str, Any]:
     """One run reduced to what is kept of it."""
     shape = problem.shape
     work = 1e-9 * max(n_paths, 500) * problem.physics.inputs.shape[0] * problem.physics.inputs.shape[1] * 300
     with bar(f"batch {batch + 1}", len(problem.rates), options.sampling.progress, work * len(problem.rates)) as advance:
         one = run(
-            problem, shape, n_paths, options.sampling.seed, batch, ntk=options.ntk, at=options.at, advance=advance
-        )
-    n = problem.task.n_samples
-    kept: dict[str, Any] = {"run": replace(one, samples={})}
-    complete = len(one.samples) == len(options.at)
-    if "feature_kernel" in options.wanted and complete:
-        kept["feature_kernel"] = kernels.features(one, n)
-    if "gradient_kernel" in options.wanted and complete:
-        share = np.sqrt(gradient_shares(problem.physics))
-        kept["gradient_kernel"] = kernels.gradients(one, n) * np.outer(share, share)[:, :, None, None, None, None]
-    if "preactivation" in options.wanted and one.samples:
-        kept["preactivation"] = _paths(problem, one.samples[max(one.samples)][2][:, :n], options.sampling.seed)
-    return kept
+            problem, shape, n_paths, options.sampling.seed, batch, ntk=options.ntk,
+            at=observables.rows_needed(problem, options.at, options.wanted), advance=advance,
+        )  # fmt: skip
+    seen = observables.observe(
+        problem, one, options.at, options.wanted, options.sampling.seed, options.sampling.progress
+    )
+    return {"run": replace(one, samples={}), "seen": seen}
 
 
-def _paths(problem: Problem, h: np.ndarray, seed: int) -> np.ndarray:
-    """Samples (state, path, sample); coordinates of linear networks are drawn from."""
-    if problem.exact:
-        h = h @ np.random.default_rng(seed).standard_normal((h.shape[-1], FIRST_PATHS))
-    return h.swapaxes(1, 2)
-
-
-def _gather(problem: Problem, batches: list[dict[str, Any]], options: Options, n_paths: int | None) -> Answer:
+def gather(problem: Problem, batches: list[dict[str, Any]], options: Options, n_paths: int | None) -> Answer:
+    """Means over batches, and what the certificate says of them."""
     runs: list[Run] = [batch["run"] for batch in batches]
     prediction = over_batches([one.prediction for one in runs])
-    names = [name for name in ("feature_kernel", "gradient_kernel") if all(name in batch for batch in batches)]
+    averages, draws = observables.gathered([batch["seen"] for batch in batches])
     stops = [one.diverged_at for one in runs if one.diverged_at is not None]
     lost = max(one.loss_of_orthogonality for one in runs)
     status = Status.diverged if stops else Status.success if lost <= ORTHONORMAL else Status.inaccurate
@@ -116,18 +136,21 @@ def _gather(problem: Problem, batches: list[dict[str, Any]], options: Options, n
     return Answer(
         prediction, over_batches([one.loss for one in runs]),
         over_batches([one.ntk for one in runs if one.ntk is not None]) if options.ntk else None,
-        {name: over_batches([batch[name] for batch in batches]) for name in names},
-        np.concatenate([b["preactivation"] for b in batches], axis=1) if all("preactivation" in b for b in batches) else None,
-        status, lost, relative_error(prediction), n_paths, notes, diagnostics,
+        averages, draws, status, lost, relative_error(prediction, problem.readouts), n_paths, notes,
+        diagnostics,
     )  # fmt: skip
 
 
-def relative_error(prediction: Estimate) -> float:
-    """The largest standard error of a prediction, relative to their root mean square at the end."""
+def relative_error(prediction: Estimate, readouts: tuple[int, ...] | None = None, bias: Any = 0.0) -> float:
+    """The largest standard error of an output, with its ``bias``, relative to the root mean square of outputs at the end.
+
+    Outputs are those of the ``readouts``, or of all states.
+    """
     if prediction.stderr is None or not np.isfinite(prediction.value).all():
         return 0.0
-    size = np.sqrt(np.mean(prediction.value[-1] ** 2))
-    return float(prediction.stderr.max() / max(size, 1e-300))
+    states = slice(None) if readouts is None else list(readouts)
+    size = np.sqrt(np.mean(prediction.value[-1, states] ** 2))
+    return float((prediction.stderr + bias)[:, states].max() / max(size, 1e-300))
 
 
 def static(problem: Problem) -> Answer:
@@ -153,37 +176,14 @@ def static(problem: Problem) -> Answer:
     )  # fmt: skip
 
 
-def perturbative(problem: Problem, options: Options) -> Answer:
-    r"""To leading order in the squared richness: :math:`f_0 + \gamma_0^2f_2`.
-
-    The static solution is exact; :math:`f_2` is measured at small richness, with the same paths at each, and a Richardson
-    step removes the next order.
-    """
-    lean = Options(replace(options.sampling, rtol=None), options.ntk, (), ())
-    at = lambda gamma: full(replace(problem, richness=gamma), lean)  # noqa: E731
-    near, half, none = at(SMALL), at(SMALL / 2), at(SMALL / 100)
-    base = static(problem)
-    failed = [answer for answer in (base, near, half, none) if answer.status is not Status.success]
-    if failed:
-        return failed[0]
-
-    def corrected(name: str) -> Estimate:
-        zero, one, two = (getattr(answer, name).value for answer in (none, near, half))
-        square = SMALL**2 * np.array([1.0, 1 / 4]) - (SMALL / 100) ** 2
-        slope = (4 * (two - zero) / square[1] - (one - zero) / square[0]) / 3
-        return Estimate(getattr(base, name).value + problem.richness**2 * slope, None)
-
-    return replace(base, prediction=corrected("prediction"), loss=corrected("loss"), ntk=corrected("ntk") if options.ntk else None,
-                   residual=near.residual, n_paths=near.n_paths)  # fmt: skip
-
-
 def flow(problem: Problem, options: Options) -> Answer:
     """Small steps at fixed time: rates η, η/2, η/4 with the same paths, extrapolated; the error is the last change."""
     lean = replace(options, at=(), wanted=())
-    answers = []
+    answers: list[Answer] = []
     for k in range(FLOW_LEVELS):
         finer = replace(problem, rates=np.append(np.repeat(problem.rates[:-1] / 2**k, 2**k), problem.rates[-1] / 2**k))
         answers.append(full(finer, lean))
+        lean = replace(lean, sampling=replace(lean.sampling, paths=answers[0].n_paths, rtol=None))
     failed = [answer for answer in answers if answer.status is not Status.success]
     if failed:
         return failed[0]

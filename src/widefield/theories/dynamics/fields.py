@@ -9,12 +9,13 @@ import numpy as np
 
 from widefield import checks
 from widefield.boundary import choose_quantities, memory_budget
-from widefield.theories.dynamics import losses
+from widefield.theories.dynamics import losses, responses
 from widefield.theories.dynamics.answer import Answer, Estimate
+from widefield.theories.dynamics.observables import DRAWN, is_simple
 from widefield.theories.dynamics.problem import Problem
 
 KERNELS = ("feature_kernel", "gradient_kernel")
-STATIC = ("loss", "test_loss", "prediction", "test_prediction", "state_prediction", "ntk")
+TWO_TIMES = (*KERNELS, *responses.NAMES)
 Dims = tuple[str, ...]
 
 
@@ -28,25 +29,37 @@ class Plan:
     chosen: bool  # whether the user chose the steps
 
 
-def is_simple(problem: Problem) -> bool:
-    """A deep network driven at the first state and read out at one: layers suffice, no pairs of states."""
-    driven = problem.task.sequences(problem.network.depth).shape[1]
-    return problem.network.weights == "untied" and driven == 1 and len(problem.readouts) == 1
-
-
-def plan(
-    problem: Problem, curves_only: bool, static: bool, at: Any, quantities: Iterable[str] | None, n_paths: int
-) -> Plan:
+def plan(problem: Problem, method: str, flow: bool, at: Any, quantities: Iterable[str] | None, n_paths: int) -> Plan:
     """Names within the memory that is free; kernels at all steps unless ``at`` chooses some."""
     n_rows, chosen = len(problem.rates), at is not None
+    curves_only = flow or method == "lazy"
     if chosen and curves_only:
-        raise ValueError("`at` chooses steps of two-time kernels, which flow and the static methods do not have.")
+        raise ValueError("`at` chooses steps of two-time kernels, which flow and method='lazy' do not have.")
     steps = _steps(at, n_rows)
-    n, depth = problem.task.n_samples, problem.network.depth
-    pairs = 1 if is_simple(problem) else depth
+    if isinstance(quantities, Iterable):
+        quantities = (quantities,) if isinstance(quantities, str) else tuple(quantities)
+    asked = set(quantities) if isinstance(quantities, tuple) else set()
+    sizes = _curve_sizes(problem, method in ("lazy", "perturbative"))
+    if not curves_only:
+        sizes |= _path_sizes(problem, len(steps), n_paths, asked, chosen)
+    if method == "perturbative":
+        sizes = {name: size for name, size in sizes.items() if name not in (*DRAWN, *responses.NAMES)}
+    wanted, left_out = choose_quantities(quantities, sizes, budget=memory_budget() // 2)
+    if quantities is None:
+        left_out = (
+            *left_out,
+            *(name for name in (*KERNELS, *DRAWN, "alignment", "ntk_alignment") if name not in sizes),
+        )
+    keeps = set(wanted) & {*TWO_TIMES, *DRAWN}
+    if keeps <= set(DRAWN) and not chosen:
+        steps = (n_rows - 1,)
+    return Plan(wanted, left_out, steps if keeps else (), chosen)
+
+
+def _curve_sizes(problem: Problem, static: bool) -> dict[str, int]:
+    """Bytes of what has one entry per step, the most wanted first."""
+    n_rows, n, depth = len(problem.rates), problem.task.n_samples, problem.network.depth
     channels = len(problem.readouts) * problem.shape.n_outputs
-    two_times = 8 * depth * pairs * len(steps) ** 2 * n**2
-    samples = 8 * len(steps) * depth * (n + problem.task.n_test) * n_paths * (2 + channels)
     curve = 8 * n_rows * (n + problem.task.n_test) * depth * problem.shape.n_outputs
     sizes = {"loss": 8 * n_rows, "prediction": curve}
     if problem.task.n_test:
@@ -56,16 +69,23 @@ def plan(
     if depth > 1 and problem.responses and not static:
         sizes["state_prediction"] = curve
     sizes["ntk"] = 8 * n_rows * channels**2 * n**2
-    if not curves_only:
-        sizes |= {"feature_kernel": two_times + samples, "gradient_kernel": channels**2 * two_times + samples}
-        sizes["preactivation"] = 8 * depth * n * n_paths * 8
-    wanted, left_out = choose_quantities(quantities, sizes, budget=memory_budget() // 2)
-    if quantities is None:
-        left_out = (*left_out, *(name for name in (*KERNELS, "preactivation") if name not in sizes))
-    keeps = set(wanted) & {*KERNELS, "preactivation"}
-    if keeps == {"preactivation"} and not chosen:
-        steps = (n_rows - 1,)
-    return Plan(wanted, left_out, steps if keeps else (), chosen)
+    return sizes
+
+
+def _path_sizes(problem: Problem, n_steps: int, n_paths: int, asked: set[str], chosen: bool) -> dict[str, int]:
+    """Bytes of what is made of paths. Responses are made on request alone."""
+    n, depth, simple = problem.task.n_samples, problem.network.depth, is_simple(problem)
+    channels = len(problem.readouts) * problem.shape.n_outputs
+    two_times = 8 * depth * (1 if simple else depth) * n_steps**2 * n**2 * (2 if problem.exact else 12)  # of 8 batches
+    samples = 8 * n_steps * depth * (n + problem.task.n_test) * n_paths * (2 + 2 * channels)
+    drawn = 8 * depth * n * n_paths * 8 * (n_steps if chosen else 1)
+    sizes = {"alignment": 8 * len(problem.rates) * depth, "ntk_alignment": 8 * len(problem.rates) * channels**2 * n**2}
+    sizes |= {"feature_kernel": two_times + samples, "gradient_kernel": channels**2 * two_times + samples}
+    sizes |= {"preactivation": drawn, "pregradient": drawn * channels}
+    if asked & set(responses.NAMES):
+        responses.refuse(problem)
+        sizes |= responses.sizes(problem, simple, n_steps, n_paths)
+    return sizes
 
 
 def _steps(at: Any, n_rows: int) -> tuple[int, ...]:
@@ -88,8 +108,10 @@ def coordinates(problem: Problem, planned: Plan) -> dict[str, Any]:
     """Time beside step, the kept steps, and the states of readouts."""
     times = np.concatenate([[0.0], np.cumsum(problem.rates[:-1])])
     found: dict[str, Any] = {"time": ("step", times)}
-    if planned.chosen and set(planned.wanted) & set(KERNELS):
-        found |= {"at": list(planned.at), "at_": list(planned.at)}
+    if planned.chosen and set(planned.wanted) & {*TWO_TIMES, *DRAWN}:
+        found["at"] = list(planned.at)
+    if planned.chosen and set(planned.wanted) & set(TWO_TIMES):
+        found["at_"] = list(planned.at)
     return found
 
 
@@ -117,12 +139,16 @@ def _make(problem: Problem, answer: Answer, planned: Plan, name: str) -> tuple[D
         return ("step",), Estimate(test_loss(problem, answer.prediction.value[:, :, n:]), None)
     if name == "ntk":
         return None if answer.ntk is None else _ntk(problem, answer.ntk)
-    if name == "preactivation":
-        layers = "layer" if is_simple(problem) else "state"
-        value = answer.preactivation
-        return None if value is None else ((layers, "path", "sample"), Estimate(value, None))
+    if name in DRAWN:
+        return _drawn(problem, planned, name, answer.draws[name]) if name in answer.draws else None
     estimate = answer.kernels.get(name)
-    return None if estimate is None else _kernel(problem, planned, name, estimate)
+    if estimate is None:
+        return None
+    if name == "alignment":
+        return ("layer" if is_simple(problem) else "state", "step"), _each(estimate, np.transpose)
+    if name == "ntk_alignment":
+        return ("step",), estimate
+    return (_response if name in responses.NAMES else _kernel)(problem, planned, name, estimate)
 
 
 def _each(estimate: Estimate, change) -> Estimate:
@@ -182,9 +208,47 @@ def _kernel(problem: Problem, planned: Plan, name: str, estimate: Estimate) -> t
     simple = is_simple(problem)
     first: Dims = ("layer",) if simple else ("state", "state_")
     inner: Dims = (*first, *times, "sample", "sample_")
-    same = lambda v, axis: np.moveaxis(np.diagonal(v, axis1=axis, axis2=axis + 1), -1, axis) if simple else v  # noqa: E731
+    same = lambda v, axis: v.take(0, axis=axis + 1) if simple else v  # noqa: E731
     if name == "feature_kernel":
         return inner, _each(estimate, lambda v: same(v, 0))
     split = lambda v: _channels(problem, same(v, 2), (0, 1))  # noqa: E731
     _, front, back = split(estimate.value)
     return (*front, *inner, *back), _each(estimate, lambda v: split(v)[0])
+
+
+def _response(problem: Problem, planned: Plan, name: str, estimate: Estimate) -> tuple[Dims, Estimate]:
+    """(channel, state, state_, at, at_, sample, sample_) with the channel split: readout in front, output behind."""
+    times: Dims = ("at", "at_") if planned.chosen else ("step", "step_")
+    simple = is_simple(problem)
+    first: Dims = ("layer",) if simple else ("state", "state_")
+    split = lambda v: _channel(problem, v[:, :, 0] if simple else v, 0)  # noqa: E731
+    _, front, back = split(estimate.value)
+    return (*front, *first, *times, "sample", "sample_", *back), _each(estimate, lambda v: split(v)[0])
+
+
+def _drawn(problem: Problem, planned: Plan, name: str, value: np.ndarray) -> tuple[Dims, Estimate]:
+    """Samples (layer or state[, at], path, sample), those of z with their readout in front and output behind."""
+    dims: Dims = ("layer" if is_simple(problem) else "state", "at", "path", "sample")
+    front: Dims = ()
+    back: Dims = ()
+    if name == "pregradient":
+        value, front, back = _channel(problem, np.moveaxis(value, 1, 0), 0)
+        lead, tail = len(front), len(back)
+        value = np.moveaxis(value, (lead, lead + 1), (lead + 1, lead))
+        value = value.swapaxes(-1 - tail, -2 - tail)
+    else:
+        value = value.swapaxes(0, 1).swapaxes(-1, -2)
+    if not planned.chosen:
+        value, dims = value.take(-1, axis=len(front) + 1), (dims[0], *dims[2:])
+    return (*front, *dims, *back), Estimate(value, None)
+
+
+def _channel(problem: Problem, value: np.ndarray, axis: int) -> tuple[np.ndarray, Dims, Dims]:
+    """Split one channel axis: readout to the front, output to the end, where there are several."""
+    n_read, n_out = len(problem.readouts), problem.shape.n_outputs
+    value = np.moveaxis(value, axis, 0)
+    value = np.moveaxis(value.reshape(n_read, n_out, *value.shape[1:]), 1, -1)
+    front: Dims = ("readout",) if n_read > 1 else ()
+    back: Dims = ("output",) if n_out > 1 else ()
+    value = value if front else value[0]
+    return value if back else value[..., 0], front, back

@@ -5,31 +5,47 @@ import numpy as np
 from widefield.theories.dynamics.run import Run
 
 
-def features(run: Run, n_train: int) -> np.ndarray:
-    """Φ (state, state_, at, at_, sample, sample_) of the training samples."""
-    return _gram(_stack(run, 0)[:, :, :n_train], run.weight)
+def features(run: Run, n_train: int, simple: bool) -> np.ndarray:
+    """Φ (state, state_, at, at_, sample, sample_) of the training samples; ``simple``: of each state with itself alone."""
+    phi = stack(run, 0)[:, :, :n_train]
+    n_states = phi.shape[1]
+    pairs = [[k] if simple else range(n_states) for k in range(n_states)]
+    return np.stack([np.stack([_gram(phi[:, k], phi[:, l], run.weight) for l in own]) for k, own in enumerate(pairs)])
 
 
-def gradients(run: Run, n_train: int) -> np.ndarray:
-    """G (channel, channel_, state, state_, at, at_, sample, sample_)."""
-    g = _stack(run, 1)  # (at, channel, state, sample, S)
-    g = g[:, :, :, :n_train]
-    n_at, n_channels, n_states, n, size = g.shape
-    flat = np.moveaxis(g, 0, 2).reshape(-1, size)
-    gram = run.weight * flat @ flat.T
-    gram = gram.reshape(n_channels, n_states, n_at, n, n_channels, n_states, n_at, n)
-    return gram.transpose(0, 4, 1, 5, 2, 6, 3, 7)
+def gradients(run: Run, n_train: int, simple: bool) -> np.ndarray:
+    """G (channel, channel_, state, state_, at, at_, sample, sample_), likewise."""
+    g = stack(run, 1)[:, :, :, :n_train]  # (at, channel, state, sample, S)
+    _, n_channels, n_states = g.shape[:3]
+    pairs = [[k] if simple else range(n_states) for k in range(n_states)]
+    one = lambda c, d: np.stack(  # noqa: E731
+        [np.stack([_gram(g[:, c, k], g[:, d, l], run.weight) for l in own]) for k, own in enumerate(pairs)]
+    )
+    return np.stack([np.stack([one(c, d) for d in range(n_channels)]) for c in range(n_channels)])
 
 
-def _gram(phi: np.ndarray, weight: float) -> np.ndarray:
-    n_at, n_states, n, size = phi.shape
-    flat = phi.swapaxes(0, 1).reshape(-1, size)
-    gram = (weight * flat @ flat.T).reshape(n_states, n_at, n, n_states, n_at, n)
-    return gram.transpose(0, 3, 1, 4, 2, 5)
+def tangent_alignment(labels: np.ndarray, ntk: np.ndarray) -> np.ndarray:
+    """Cosine (step,) of the tangent kernel (step, channel, channel_, …) of the training samples with the labels' kernel.
+
+    Both are matrices over (readout, output, sample); ``labels`` are (readout, sample, output).
+    """
+    y = np.moveaxis(labels, 2, 1).reshape(-1, labels.shape[1])
+    K = ntk[..., : y.shape[1], : y.shape[1]]
+    rows = np.isfinite(K).all(axis=(1, 2, 3, 4))
+    K = np.where(rows[:, None, None, None, None], K, 0.0)
+    size = np.sqrt(np.sum(K**2, axis=(1, 2, 3, 4))) * np.sum(y**2)
+    return np.where(rows, np.einsum("tcdpq,cp,dq->t", K, y, y) / np.where(size > 0, size, 1.0), np.inf)
 
 
-def _stack(run: Run, which: int) -> np.ndarray:
-    """Samples at all chosen steps; coordinates that opened later are zero before."""
+def _gram(a: np.ndarray, b: np.ndarray, weight: float) -> np.ndarray:
+    """(at, at_, sample, sample_) of two fields (at, sample, S)."""
+    n_at, n, size = a.shape
+    gram = weight * a.reshape(-1, size) @ b.reshape(-1, size).T
+    return gram.reshape(n_at, n, n_at, n).swapaxes(1, 2)
+
+
+def stack(run: Run, which: int) -> np.ndarray:
+    """Samples (at, …, S) at all chosen steps; coordinates that opened later are zero before."""
     arrays = [run.samples[t][which] for t in sorted(run.samples)]
     size = max(array.shape[-1] for array in arrays)
     return np.stack([np.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, size - a.shape[-1])]) for a in arrays])

@@ -37,7 +37,7 @@ class Shape(NamedTuple):
     exact: bool  # coordinates instead of paths
     responses: bool = True  # False: A = B = 0
     langevin: bool = False
-    tolerance: float = 1e-6
+    momentum: bool = False
 
 
 class Physics(NamedTuple):
@@ -51,8 +51,9 @@ class Physics(NamedTuple):
     labels: Array  # (readout, train sample, output)
     decay: Array  # λ
     momentum: Array  # 1/τ, 0 without
-    scale: Array  # of the initial weights
+    scale: Array  # of the initial weights: one for all, or (2 + matrices,) of inputs, matrices and readout
     temperature: Array
+    tolerance: Array  # variance, relative to a vector's own, below which no new direction opens
 
 
 class State(NamedTuple):
@@ -80,15 +81,16 @@ class Record(NamedTuple):
     feature: Array  # φ (state, sample, S)
     gradient: Array  # g (channel, state, sample, S)
     preactivation: Array
+    pregradient: Array  # z (channel, state, sample, S)
 
 
 def start(
     shape: Shape, physics: Physics, noises: tuple[Array, Array, Array], n_directions: int, seed: int = 0
 ) -> State:
     """The state before step 0 from white noises: inputs (direction, S), readouts (output, S), matrices (matrix, 2, n, S)."""
-    inputs, readouts, white = (physics.scale * noise for noise in noises)
+    inputs, readouts, white = noises
     n_paths = inputs.shape[-1]
-    matrices = tuple(basis.empty(n_directions, n_paths, block) for block in white)
+    matrices = tuple(basis.empty(n_directions, n_paths, block, shape.momentum) for block in white)
     n_first = physics.inputs.shape[0] * physics.inputs.shape[1]
     zero = jnp.zeros_like
     return State(
@@ -97,6 +99,11 @@ def start(
         jnp.zeros((len(shape.readouts), physics.inputs.shape[1], shape.n_outputs), inputs.dtype), jnp.zeros((), int),
         jax.random.key(seed),
     )  # fmt: skip
+
+
+def initial_scales(physics: Physics, n_matrices: int) -> Array:
+    """Of the initial inputs, matrices and readout (2 + matrices,); noises are white, and these multiply them."""
+    return jnp.broadcast_to(physics.scale, (2 + n_matrices,))
 
 
 def step(shape: Shape, physics: Physics, state: State, rate: Array) -> tuple[State, Record]:
@@ -109,8 +116,8 @@ def step(shape: Shape, physics: Physics, state: State, rate: Array) -> tuple[Sta
     read = prediction[jnp.asarray(shape.readouts)]
     delta = -shape.gradient(read[:, : shape.n_train], physics.labels)
     delta = jnp.zeros_like(read).at[:, : shape.n_train].set(delta)
-    gradient, returned = _backward(shape, physics, state, matrices, hidden, weight)
-    record = Record(prediction, delta, feature, gradient, hidden)
+    gradient, pregradient, returned = _backward(shape, physics, state, matrices, hidden, weight)
+    record = Record(prediction, delta, feature, gradient, hidden, pregradient)
     state = _update(shape, physics, state, matrices, rate, delta, feature, gradient, expansions, returned)
     if shape.langevin:
         state = _shake(physics, state, rate)
@@ -119,18 +126,19 @@ def step(shape: Shape, physics: Physics, state: State, rate: Array) -> tuple[Sta
 
 def _forward(shape: Shape, physics: Physics, state: State, matrices: list[Matrix], weight: float):
     """h and φ of every state; ``matrices`` open directions on the way. Also the expansion of every φ but the last."""
-    gamma, scale = physics.richness, state.kept
+    gamma, scales = physics.richness, state.kept * initial_scales(physics, len(matrices))
     fields: list[Array] = []
     features: list[Array] = []
     expansions: list[Array] = []
     for k, L0 in enumerate(physics.inputs):
-        h = L0 @ (scale * state.input_noise + gamma * state.input_memory)
+        h = L0 @ (scales[0] * state.input_noise + gamma * state.input_memory)
         if k:
             m = shape.matrices[k - 1]
             forward, backward = matrices[m]
-            forward, L = basis.expand(forward, backward, features[-1], weight, shape.tolerance)
+            forward, L = basis.expand(forward, backward, features[-1], weight, physics.tolerance)
             matrices[m] = Matrix(forward, backward)
             w, q = physics.weight_variance[k - 1], physics.shares[k - 1]
+            scale = scales[1 + m]
             response = scale / jnp.sqrt(q) if shape.responses else 0.0
             h = h + jnp.sqrt(w) * basis.act(forward, backward, L, (scale, gamma * jnp.sqrt(w), response))
             expansions.append(L)
@@ -157,19 +165,20 @@ def _readout(shape: Shape, physics: Physics, state: State, feature: Array, weigh
     v = physics.readout_variance
     flat = feature.reshape(-1, feature.shape[-1])
     rest = flat - dot(flat, state.first_features, weight) @ state.first_features
-    from_noise = state.kept * dot(rest, state.readout_noise, weight) / physics.richness
+    from_noise = state.kept * jnp.ravel(physics.scale)[-1] * dot(rest, state.readout_noise, weight) / physics.richness
     total = jnp.sqrt(v) * from_noise + v * dot(flat, state.readout_memory, weight)
     return total.reshape(*feature.shape[:2], shape.n_outputs)
 
 
 def _backward(shape: Shape, physics: Physics, state: State, matrices: list[Matrix], hidden: Array, weight: float):
-    """g (channel, state, sample, S) and, for every transition, the expansion of the upper g of the channels above it."""
-    gamma, scale, v = physics.richness, state.kept, physics.readout_variance
+    """g and z (channel, state, sample, S) and, for every transition, the expansion of the upper g of the channels above it."""
+    gamma, v = physics.richness, physics.readout_variance
+    scales = state.kept * initial_scales(physics, len(matrices))
     slope = _derivative(shape.activation, hidden)
-    readout = jnp.sqrt(v) * (scale * state.readout_noise + gamma * jnp.sqrt(v) * state.readout_memory)
+    readout = jnp.sqrt(v) * (scales[-1] * state.readout_noise + gamma * jnp.sqrt(v) * state.readout_memory)
     channels = [(c, o) for c in shape.readouts for o in range(shape.n_outputs)]
     n_states, n_samples, n_paths = hidden.shape
-    g = jnp.zeros((len(channels), *hidden.shape), hidden.dtype)
+    fields: list[tuple[Array, Array]] = []  # (g, z), the last state first
     returned: list[Array] = [jnp.zeros(())] * (n_states - 1)
     for k in reversed(range(n_states)):
         z = jnp.stack([jnp.broadcast_to(readout[o] * (c == k), (n_samples, n_paths)) for c, o in channels])
@@ -177,17 +186,19 @@ def _backward(shape: Shape, physics: Physics, state: State, matrices: list[Matri
             m = shape.matrices[k]
             forward, backward = matrices[m]
             above = jnp.asarray([i for i, (c, _) in enumerate(channels) if c > k])
-            vectors = g[above, k + 1].reshape(-1, n_paths)
-            backward, L = basis.expand(backward, forward, vectors, weight, shape.tolerance)
+            vectors = fields[-1][0][above].reshape(-1, n_paths)
+            backward, L = basis.expand(backward, forward, vectors, weight, physics.tolerance)
             matrices[m] = Matrix(forward, backward)
             w, q = physics.weight_variance[k], physics.shares[k]
+            scale = scales[1 + m]
             response = scale * q if shape.responses else 0.0
-            scales = (scale * jnp.sqrt(q), gamma * jnp.sqrt(w) * q, response)
-            back = jnp.sqrt(w) * basis.act(backward, forward, L, scales)
+            parts = (scale * jnp.sqrt(q), gamma * jnp.sqrt(w) * q, response)
+            back = jnp.sqrt(w) * basis.act(backward, forward, L, parts)
             z = z.at[above].add(back.reshape(len(above), n_samples, n_paths))
             returned[k] = L.reshape(len(above), n_samples, -1)
-        g = g.at[:, k].set(slope[k] * z)
-    return g, returned
+        fields.append((slope[k] * z, z))
+    g, every = (jnp.stack(field[::-1], axis=1) for field in zip(*fields, strict=True))
+    return g, every, returned
 
 
 def _derivative(activation: Function, h: Array) -> Array:
@@ -211,27 +222,28 @@ def _update(
     channels = [(i, o) for i in range(len(shape.readouts)) for o in range(shape.n_outputs)]
     errors = jnp.stack([delta[i, :, o] for i, o in channels])  # (channel, sample)
     driven = jnp.einsum("cp,ckps->kps", errors, gradient)
-    move = _mover(physics, rate)
+    rate = rate + 0 * gradient[0, 0, 0, 0]  # the gradient first: it reads the memories, which XLA would copy otherwise
+    move = _mover(shape, physics, rate)
     kick = jnp.einsum("kpd,kps->ds", physics.inputs, driven)
     memory, momentum = move(state.input_memory, state.input_momentum, kick)
     read = feature[jnp.asarray(shape.readouts)]
     readout = move(state.readout_memory, state.readout_momentum, jnp.einsum("kpo,kps->os", delta, read))
-    kicks: dict[int, tuple[Array, Array]] = {}
+    kicks: dict[int, list[tuple[Array, Array, Array, Array]]] = {m: [] for m in range(len(matrices))}
     for k in range(1, n_states):
-        m = shape.matrices[k - 1]
-        forward = expansions[k - 1].T @ driven[k]
-        above = jnp.asarray([i for i, (c, _) in enumerate(channels) if shape.readouts[c] > k - 1], dtype=int)
-        backward = jnp.zeros_like(forward)
-        if len(above):
-            backward = jnp.einsum("cpd,cp,ps->ds", returned[k - 1], errors[above], feature[k - 1])
-        old = kicks.get(m, (0.0, 0.0))
-        kicks[m] = (old[0] + forward, old[1] + backward)
-    moved = tuple(
-        Matrix(*(_move_side(side, kick, move) for side, kick in zip(matrix, kicks[m], strict=True)))
-        for m, matrix in enumerate(matrices)
-    )
+        above = [i for i, (c, _) in enumerate(channels) if shape.readouts[c] > k - 1]
+        back = jnp.einsum("cpd,cp->pd", returned[k - 1], errors[jnp.asarray(above)]) if above else 0 * expansions[k - 1]
+        kicks[shape.matrices[k - 1]].append((expansions[k - 1], driven[k], back, feature[k - 1]))
+    moved = []
+    for m, matrix in enumerate(matrices):
+        forward, sources, backward, targets = (jnp.concatenate(parts) for parts in zip(*kicks[m], strict=True))
+        moved.append(
+            Matrix(
+                basis.remember(matrix.forward, forward, sources, move),
+                basis.remember(matrix.backward, backward, targets, move),
+            )
+        )
     return state._replace(
-        matrices=moved, input_memory=memory, input_momentum=momentum, readout_memory=readout[0],
+        matrices=tuple(moved), input_memory=memory, input_momentum=momentum, readout_memory=readout[0],
         readout_momentum=readout[1], kept=state.kept * (1 - rate * physics.decay),
         prediction=_ntk_step(shape, physics, state, rate, delta, feature, gradient),
     )  # fmt: skip
@@ -243,32 +255,32 @@ def _shake(physics: Physics, state: State, rate: Array) -> State:
     Fresh noise is independent of all vectors so far, so that responses only decay; directions that open later find noises
     that have been shaken all along.
     """
-    keep, size = 1 - rate * physics.decay, jnp.sqrt(2 * rate * physics.temperature)
+    keep = 1 - rate * physics.decay
+    sizes = jnp.sqrt(2 * rate * physics.temperature) / initial_scales(physics, len(state.matrices))
     key, *keys = jax.random.split(state.key, 3 + 2 * len(state.matrices))
-    fresh = lambda key, noise: keep * noise + size * jax.random.normal(key, noise.shape, noise.dtype)  # noqa: E731
+    fresh = lambda key, noise, i: keep * noise + sizes[i] * jax.random.normal(key, noise.shape, noise.dtype)  # noqa: E731
     sides = [side for matrix in state.matrices for side in matrix]
-    moved = [s._replace(noise=fresh(k, s.noise), table=keep * s.table) for k, s in zip(keys[2:], sides, strict=True)]
+    moved = [
+        side._replace(noise=fresh(k, side.noise, 1 + i // 2), table=keep * side.table)
+        for i, (k, side) in enumerate(zip(keys[2:], sides, strict=True))
+    ]
     return state._replace(
-        key=key, kept=jnp.ones_like(state.kept), input_noise=fresh(keys[0], state.input_noise),
-        readout_noise=fresh(keys[1], state.readout_noise),
+        key=key, kept=jnp.ones_like(state.kept), input_noise=fresh(keys[0], state.input_noise, 0),
+        readout_noise=fresh(keys[1], state.readout_noise, -1),
         matrices=tuple(Matrix(*moved[2 * m : 2 * m + 2]) for m in range(len(state.matrices))),
     )  # fmt: skip
 
 
-def _mover(physics: Physics, rate: Array):
+def _mover(shape: Shape, physics: Physics, rate: Array):
     """One update of a memory and its momentum by the sum Σ Δ g φ."""
 
     def move(memory: Array, momentum: Array, kick: Array) -> tuple[Array, Array]:
-        inertia = physics.momentum * rate
-        momentum = jnp.where(inertia > 0, (1 - inertia) * momentum + inertia * kick, kick)
-        return (1 - rate * physics.decay) * memory + rate * momentum, momentum
+        if shape.momentum:
+            inertia = physics.momentum * rate
+            momentum = kick = (1 - inertia) * momentum + inertia * kick
+        return (1 - rate * physics.decay) * memory + rate * kick, momentum
 
     return move
-
-
-def _move_side(side: basis.Side, kick: Array, move) -> basis.Side:
-    memory, momentum = move(side.memory, side.momentum, kick)
-    return side._replace(memory=memory, momentum=momentum)
 
 
 def _ntk_step(shape: Shape, physics: Physics, state: State, rate, delta, feature, gradient) -> Array:
@@ -302,6 +314,14 @@ def tangent_kernel(shape: Shape, physics: Physics, feature: Array, gradient: Arr
             G = weight * jnp.sqrt(share[k] * share[l]) * jnp.einsum("aps,bqs->abpq", gradient[:, k], gradient[:, l])
             total = total + G * below
     return total
+
+
+def label_alignment(labels: Array, feature: Array, weight: float | Array) -> Array:
+    """Cosine of the equal-time features of every state with the kernel of the labels, summed over readouts; (state,)."""
+    own = feature[:, : labels.shape[1]]
+    kernel, target = weight * own @ jnp.swapaxes(own, 1, 2), jnp.einsum("cpo,cqo->pq", labels, labels)
+    size = jnp.sqrt(jnp.sum(kernel**2, axis=(1, 2)) * jnp.sum(target**2))
+    return jnp.sum(kernel * target, axis=(1, 2)) / jnp.where(size > 0, size, 1.0)
 
 
 def gradient_shares(physics: Physics) -> Array:

@@ -32,8 +32,15 @@ def sampled(n_noises: int, n_paths: int, seed: int, batch: int) -> Array:
     return jnp.asarray(ndtri(np.clip(points, 2.0**-54, 1 - 2.0**-54)).T)
 
 
+@jax.jit
 def whitened(noise: Array) -> Array:
     """A block (noise, path) with exactly unit variances, no correlations and no means over its paths."""
     noise = noise - noise.mean(axis=1, keepdims=True)
     factor = jnp.linalg.cholesky(noise @ noise.T / noise.shape[1])
-    return jnp.linalg.solve(factor, noise)
+    return jax.scipy.linalg.solve_triangular(factor, noise, lower=True)
+
+
+@jax.jit
+def added(noise: Array, more: Array) -> Array:
+    """``more`` of a block, without correlations with the ``noise`` there is."""
+    return whitened(more - dot(more, noise, 1 / noise.shape[1]) @ noise)

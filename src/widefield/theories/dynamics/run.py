@@ -1,8 +1,7 @@
 """One batch of paths from the first step to the last, with buffers that grow as directions open."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,17 +10,19 @@ from jax import Array
 
 from widefield.theories.dynamics import losses, march, paths
 from widefield.theories.dynamics.basis import Side
-from widefield.theories.dynamics.march import Physics, Record, Shape, State
+from widefield.theories.dynamics.march import Physics, Shape, State
 from widefield.theories.dynamics.problem import Problem
 
-FIRST_DIRECTIONS, LARGE_FIRST = 32, 128
+FIRST_DIRECTIONS, LARGE_FIRST = 32, 128  # noises drawn at first
+ROOM = 2**22  # numbers in a buffer, unless more directions open
 DIVERGED = 1e8
 
 
 class TooFewPaths(ValueError):
-    """As many directions opened as there are paths: averages would be noise."""
+    """As many directions opened as there are paths: averages would be noise. ``step`` is None before the first one."""
 
-    def __init__(self, n_directions: int):
+    def __init__(self, n_directions: int, step: int | None = None):
+        self.step = step
         super().__init__(
             f"`paths` must be at least {4 * n_directions}: weights are known in {n_directions} directions."
         )
@@ -34,19 +35,27 @@ class Run:
     prediction: np.ndarray  # (step, state, sample, output)
     loss: np.ndarray
     ntk: np.ndarray | None  # (step, channel, channel, sample, sample)
-    samples: dict[int, tuple]  # step: φ, g, h
+    samples: dict[int, tuple]  # step: φ, g, h, z
     weight: float
     n_directions: tuple[int, ...]
     loss_of_orthogonality: float
     diverged_at: int | None
+    alignment: np.ndarray | None = None  # (step, state)
+
+    def at(self, steps: tuple[int, ...]) -> "Run":
+        """The same with samples at these steps alone."""
+        return replace(self, samples={t: self.samples[t] for t in steps if t in self.samples})
 
 
-@partial(jax.jit, static_argnames=("shape", "ntk"))
-def _step(shape: Shape, physics: Physics, state: State, rate: Array, ntk: bool) -> tuple[State, Record, Any]:
+@partial(jax.jit, static_argnames=("shape", "loss", "ntk"), donate_argnames="state")
+def _step(shape: Shape, loss: losses.Loss, physics: Physics, state: State, rate: Array, ntk: bool):
+    """Also the loss, the tangent kernel and the alignment. The state is updated in place: its arrays are large."""
     state, record = march.step(shape, physics, state, rate)
+    read = record.prediction[jnp.asarray(shape.readouts)][:, : shape.n_train]
     weight = 1.0 if shape.exact else 1.0 / record.feature.shape[-1]
     kernel = march.tangent_kernel(shape, physics, record.feature, record.gradient, weight) if ntk else None
-    return state, record, kernel
+    aligned = march.label_alignment(physics.labels, record.feature, weight)
+    return state, record, losses.total(loss, read, physics.labels), kernel, aligned
 
 
 def run(
@@ -54,37 +63,36 @@ def run(
 ) -> Run:
     """March through all steps. ``shape`` is passed in so that batches share one compilation."""
     physics = problem.physics
-    state, rng = _begin(problem, shape, physics, n_paths, seed, batch)
-    most = _most_new(shape, physics)
+    state, drawn, rng = _begin(problem, shape, physics, n_paths, seed, batch)
+    most, sizes = _most_new(shape, physics), _noise_sizes(problem, physics, len(state.matrices))
     predictions: list[np.ndarray] = []
     values: list[float] = []
     kernels: list[np.ndarray] = []
+    alignments: list[np.ndarray] = []
     samples: dict[int, tuple] = {}
     stop = None
     for t, rate in enumerate(problem.rates):
-        state = _make_room(shape, most, state, rng)
-        state, record, kernel = _step(shape, physics, state, jnp.asarray(rate), ntk)
-        f = np.asarray(record.prediction)
-        value = float(
-            losses.total(
-                problem.loss, record.prediction[jnp.asarray(shape.readouts)][:, : shape.n_train], physics.labels
-            )
-        )
+        state, drawn = _make_room(shape, most, state, drawn, rng, sizes[t])
+        state, record, loss, kernel, aligned = _step(shape, problem.loss, physics, state, rate, ntk)
+        f, value = np.asarray(record.prediction), float(loss)
         if not np.isfinite(f).all() or value > DIVERGED * max(values[0] if values else np.inf, 1.0):
             stop = t
             break
         predictions.append(f)
         values.append(value)
+        alignments.append(np.asarray(aligned))
         if ntk:
             kernels.append(np.asarray(kernel))
         if t in at:
-            samples[t] = tuple(np.asarray(v) for v in (record.feature, record.gradient, record.preactivation))
+            site = (record.feature, record.gradient, record.preactivation, record.pregradient)
+            samples[t] = tuple(np.asarray(v) for v in site)
         advance(1)
     weight = 1.0 if shape.exact else 1.0 / n_paths
     return Run(
         _to_the_end(predictions, len(problem.rates)), _to_the_end(values, len(problem.rates)),
         _to_the_end(kernels, len(problem.rates)) if ntk else None, samples, weight,
         tuple(int(side.opened) for matrix in state.matrices for side in matrix), _orthogonality(state, weight), stop,
+        _to_the_end(alignments, len(problem.rates)),
     )  # fmt: skip
 
 
@@ -112,7 +120,10 @@ def _begin(problem: Problem, shape: Shape, physics: Physics, n_paths: int, seed:
         blocks = [paths.whitened(drawn[n_outer + i * n : n_outer + (i + 1) * n]) for i in range(2 * n_matrices)]
         inner = jnp.concatenate(blocks) if blocks else jnp.zeros((0, n_paths))
     white = inner.reshape(n_matrices, 2, n, inner.shape[-1])
-    return march.start(shape, physics, (outer[:n_inputs], outer[n_inputs:], white), n, int(rng.integers(2**31))), rng
+    room = n if shape.exact else _room(n, _most_new(shape, physics) * len(problem.rates), n_paths)
+    white = jnp.pad(white, [(0, 0), (0, 0), (0, room - n), (0, 0)])
+    noises = outer[:n_inputs], outer[n_inputs:], white
+    return march.start(shape, physics, noises, room, int(rng.integers(2**31))), n, rng
 
 
 def _most_new(shape: Shape, physics: Physics) -> int:
@@ -129,31 +140,68 @@ def _first_size(shape: Shape, physics: Physics, n_rows: int) -> int:
     return max(FIRST_DIRECTIONS, 2 ** int(np.ceil(np.log2(max(wanted, 1)))))
 
 
-def _make_room(shape: Shape, most: int, state: State, rng: np.random.Generator) -> State:
-    """Twice the buffer before a step could fill it."""
+def _room(n: int, most: int, n_paths: int) -> int:
+    """Rows of the buffers: as many as may open, within what ``n_paths`` allow and some memory. Another size compiles again."""
+    limit = min(most, max(LARGE_FIRST, ROOM // n_paths))
+    while n < limit and 4 * n <= n_paths:
+        n *= 2
+    return n
+
+
+def _make_room(
+    shape: Shape, most: int, state: State, drawn: int, rng: np.random.Generator, sizes: np.ndarray
+) -> tuple[State, int]:
+    """Twice the noises before a step could open more directions than are ``drawn``."""
     if not state.matrices:
-        return state
-    n = len(state.matrices[0].forward.direction)
-    fullest = max(int(side.opened) for matrix in state.matrices for side in matrix)
-    return state if fullest + most <= n else _double(shape, state, rng)
-
-
-def _double(shape: Shape, state: State, rng: np.random.Generator) -> State:
-    """Directions for as many again. Coordinates are appended; new paths' noises are whitened against the old ones."""
+        return state, drawn
     n, n_paths = state.matrices[0].forward.direction.shape
-    if not shape.exact and 4 * n > n_paths:
-        raise TooFewPaths(2 * n)
+    fullest = max(int(side.opened) for matrix in state.matrices for side in matrix)
+    if fullest + most <= drawn:
+        return state, drawn
+    if not shape.exact and 4 * drawn > n_paths:
+        raise TooFewPaths(2 * drawn, int(state.step))
+    if 2 * drawn > n:
+        state = _double(shape, state)
+    return state if shape.exact else _draw(state, drawn, rng, sizes), 2 * drawn
+
+
+def _draw(state: State, drawn: int, rng: np.random.Generator, sizes: np.ndarray) -> State:
+    """As many noises again, whitened against those there are; ``sizes`` (matrix,) is what theirs has become by now."""
+
+    def more(side: Side, size: float) -> Side:
+        raw = jnp.asarray(rng.standard_normal((drawn, side.noise.shape[1])))
+        fresh = size * paths.added(side.noise[:drawn] / size, raw)
+        return side._replace(noise=side.noise.at[drawn : 2 * drawn].set(fresh))
+
+    moved = (
+        march.Matrix(*(more(side, size) for side in matrix)) for matrix, size in zip(state.matrices, sizes, strict=True)
+    )
+    return state._replace(matrices=tuple(moved))
+
+
+def _noise_sizes(problem: Problem, physics: Physics, n_matrices: int) -> np.ndarray:
+    """Standard deviation (row, matrix) of the noise of a direction that has not opened: one, until it is shaken."""
+    scales = np.asarray(march.initial_scales(physics, n_matrices))[1:-1]
+    variance, rows = np.ones(n_matrices), []
+    for rate in problem.rates:
+        rows.append(np.sqrt(variance))
+        if problem.temperature:
+            variance = (1 - rate * problem.weight_decay) ** 2 * variance + 2 * rate * problem.temperature / scales**2
+    return np.array(rows)
+
+
+def _double(shape: Shape, state: State) -> State:
+    """Buffers for as many again; coordinates are appended."""
+    n, n_paths = state.matrices[0].forward.direction.shape
     n_sides = 2 * len(state.matrices)
     more = n_sides * n if shape.exact else 0
     wide = lambda array: jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, more)])  # noqa: E731
 
     def grown(side: Side, index: int) -> Side:
+        fresh = jnp.zeros((n, n_paths + more))
         if shape.exact:
-            fresh = jnp.zeros((n, n_paths + more)).at[jnp.arange(n), n_paths + index * n + jnp.arange(n)].set(1.0)
-        else:
-            raw = jnp.asarray(rng.standard_normal((n, n_paths)))
-            fresh = paths.whitened(raw - (raw @ side.noise.T / n_paths) @ side.noise)
-        tall = lambda array: jnp.pad(wide(array), [(0, n), (0, 0)])  # noqa: E731
+            fresh = fresh.at[jnp.arange(n), n_paths + index * n + jnp.arange(n)].set(1.0)
+        tall = lambda array: jnp.pad(wide(array), [(0, n * bool(len(array))), (0, 0)])  # noqa: E731
         return Side(
             tall(side.direction), jnp.concatenate([wide(side.noise), fresh]), tall(side.memory), tall(side.momentum),
             jnp.pad(side.table, [(0, n), (0, n)]), side.opened,
@@ -179,7 +227,8 @@ def _orthogonality(state: State, weight: float) -> float:
     worst = 0.0
     for side in (side for matrix in state.matrices for side in matrix):
         n = int(side.opened)
-        gram = np.asarray(paths.dot(side.direction[:n], side.direction[:n], weight))
+        open_ones = np.asarray(side.direction)[:n]
+        gram = weight * open_ones @ open_ones.T
         if n and np.isfinite(gram).all():
             worst = max(worst, float(np.abs(gram - np.eye(n)).max()))
     return worst

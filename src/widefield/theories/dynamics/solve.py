@@ -1,17 +1,20 @@
 """`widefield.dynamics`: how outputs and kernels of a wide network move under gradient descent."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from widefield import checks
 from widefield.boundary import x64
 from widefield.network import Network
 from widefield.solution import Certificate, Solution, make_solution
 from widefield.task import Task
-from widefield.theories.dynamics import ensemble, fields
+from widefield.theories.dynamics import ensemble, fields, perturbation, two_layer, whitened
 from widefield.theories.dynamics.answer import Answer
 from widefield.theories.dynamics.problem import Problem, Rate, problem
+from widefield.theories.dynamics.run import TooFewPaths
 
 METHODS = ("full", "lazy", "independent", "perturbative")
 
@@ -31,7 +34,7 @@ def dynamics(
     loss: Any = "squared",
     method: str = "full",
     paths: int | None = None,
-    initial_scale: float = 1.0,
+    initial_scale: float | Sequence[float] = 1.0,
     at: Any = None,
     quantities: Iterable[str] | None = None,
     rtol: float | None = None,
@@ -52,20 +55,26 @@ def dynamics(
     Protocols: ``weight_decay`` θ ← (1 − rate·λ)θ, ``momentum_time`` τ, ``temperature`` T (Langevin
     noise √(2·rate·T) on every weight), biases trained where the network has them, several
     outputs and readouts, held-out inputs, ``loss`` ``"squared"``, ``"logistic"``, ``"cross_entropy"`` or a function of one
-    sample's outputs and label; ``initial_scale`` scales the initial weights without being a multiplier (Appendix D.8).
+    sample's outputs and label; ``initial_scale`` scales the initial weights without being a multiplier, one number or
+    one per weight matrix (input, hidden, readout; Appendix D.8).
     ``method``: ``"lazy"`` static tangent kernel; ``"independent"`` without responses (A = B = 0); ``"perturbative"`` to
-    leading order in the squared richness.
+    leading order in the squared richness, outputs and kernels.
 
     Fields: ``loss`` ½Σ over training samples, ``test_loss`` (step), ``prediction``, ``test_prediction`` (step, sample,
     output), ``ntk`` (step, sample, sample\_), ``feature_kernel``, ``gradient_kernel`` (layer, step, step\_, sample,
     sample\_) or, where states are tied or several are driven or read out, (state, state\_, …), at the steps ``at``;
-    ``preactivation`` (layer, path, sample) and ``state_prediction`` (step, state, sample, output), outputs of every state.
+    ``alignment`` (layer, step) and ``ntk_alignment`` (step), cosines with the kernel of the labels; ``preactivation`` and
+    ``pregradient`` (layer, path, sample), h and z at the end or at ``at``; ``state_prediction`` (step, state, sample, output),
+    outputs of every state. On request ``forward_response`` and ``backward_response``, A and B with η inside, with the dims of
+    ``feature_kernel`` (smooth activations, no temperature).
 
     Method: one causal pass in low-rank form; exact coordinates for linear networks, otherwise 8 batches of ``paths``
     Sobol paths each, raised until predictions are good to ``rtol`` where that is given. Cost depth·paths·P·steps·(number
     of directions).
-    Error: ``<field>_stderr`` over batches, plus a bias of order 1/paths. ``residual`` is the loss of orthonormality of the
-    directions in which weights are known.
+    Error: ``<field>_stderr`` over batches, plus a bias of order 1/paths. The certificate's ``error`` is the largest one of an
+    output of a readout, relative to their size at the end: the standard error, and with ``rtol`` also the bias, which a
+    quarter of the paths shows; if ``rtol`` is not met with 131072 paths, the status is ``not_converged``. ``residual`` is
+    the loss of orthonormality of the directions in which weights are known.
     Limits: infinite width; single networks scatter by 1/√width. Divergence is a status with its step.
     """
     start = time.perf_counter()
@@ -78,21 +87,23 @@ def dynamics(
     _check_method(asked, method, flow)
     rtol = None if rtol is None else checks.tolerance("rtol", rtol, 1e-6)
     n_paths = ensemble.FIRST_PATHS if paths is None else checks.integer("paths", paths, 64)
-    curves_only = flow or method in ("lazy", "perturbative")
-    static = method in ("lazy", "perturbative")
-    planned = fields.plan(asked, curves_only, static, at, quantities, n_paths)
-    answer = _solve(
-        asked, planned, method, flow, ensemble.Sampling(paths, rtol, checks.integer("seed", seed, 0), progress)
-    )
+    planned = fields.plan(asked, method, flow, at, quantities, n_paths)
+    sampling = ensemble.Sampling(paths, rtol, checks.integer("seed", seed, 0), progress)
+    try:
+        answer = _solve(asked, planned, method, flow, sampling)
+    except TooFewPaths as why:
+        if why.step is None:
+            raise
+        answer = ensemble.unfinished(asked, why, paths)
     named = fields.fields_of(asked, answer, planned)
     shown = {
         "richness": richness, "rate": rate, "steps": steps, "method": method, "loss": loss, "flow": flow,
-        "weight_decay": weight_decay, "momentum_time": momentum_time, "temperature": temperature, "initial_scale": initial_scale,
+        "weight_decay": weight_decay, "momentum_time": momentum_time, "temperature": temperature, "initial_scale": np.asarray(asked.initial_scale).tolist(),
         "paths": answer.n_paths,
     }  # fmt: skip
     certificate = Certificate(
         theory="dynamics", status=answer.status, residual=answer.residual, tolerance=ensemble.ORTHONORMAL, error=answer.error,
-        steps=int(steps), seed=None if asked.exact or method == "lazy" else seed, wall_time=time.perf_counter() - start,
+        steps=int(steps), seed=None if answer.n_paths is None else seed, wall_time=time.perf_counter() - start,
         options={k: v for k, v in shown.items() if v is not None and v is not False}, notes=(*task.notes, *answer.notes),
         left_out=planned.left_out, diagnostics=answer.diagnostics,
     )  # fmt: skip
@@ -100,11 +111,19 @@ def dynamics(
 
 
 def _solve(asked: Problem, planned: fields.Plan, method: str, flow: bool, sampling: ensemble.Sampling) -> Answer:
-    options = ensemble.Options(sampling, "ntk" in planned.wanted, planned.at, planned.wanted)
+    options = ensemble.Options(
+        sampling, bool({"ntk", "ntk_alignment"} & set(planned.wanted)), planned.at, planned.wanted
+    )
     if method == "lazy":
         return ensemble.static(asked)
     if method == "perturbative":
-        return ensemble.perturbative(asked, options)
+        return perturbation.perturbative(asked, options)
+    if method == "full" and two_layer.applies(asked, options):
+        found = two_layer.solve(asked, options, flow)
+        if found is not None:
+            return found
+    if method == "full" and whitened.applies(asked, options):
+        return whitened.solve(asked, options, flow, planned.chosen)
     return ensemble.flow(asked, options) if flow else ensemble.full(asked, options)
 
 
@@ -115,7 +134,7 @@ def _check_method(asked: Problem, method: str, flow: bool) -> None:
     if flow and asked.temperature:
         raise ValueError("`flow` extrapolates smooth curves: use a small rate with `temperature`.")
     if method in ("lazy", "perturbative"):
-        if asked.weight_decay or asked.initial_scale != 1 or asked.temperature or flow:
+        if asked.weight_decay or np.any(np.asarray(asked.initial_scale) != 1) or asked.temperature or flow:
             raise ValueError(
                 f"`method`={method!r} is for plain descent: without weight_decay, temperature, initial_scale or flow."
             )

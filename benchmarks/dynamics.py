@@ -1,0 +1,219 @@
+"""Dynamics: the march against Algorithm 1 and against ensembles of networks, its growth, and long linear runs."""
+
+import time
+from functools import partial
+from typing import Any
+
+import fresh
+import jacobians
+import jax
+import numpy as np
+from memory import process_mb
+from scaling import exponent
+from tables import met, table
+
+import widefield as wf
+from widefield.gallery.bordelon22_1 import FULL, images
+from widefield.theories.dynamics.problem import problem
+from widefield.theories.dynamics.run import run as march
+
+SMALL: dict[str, Any] = {"richness": 2.0, "rate": 0.1, "steps": 30}
+ALGORITHM_PATHS, ALGORITHM_SEEDS = 512, (0, 1, 2)
+MARCH_PATHS = (256, 512, 1024, 2048)
+N_STREAMS = 8
+REFERENCE_PATHS = 16384
+LARGE: dict[str, Any] = {"richness": 1.0, "rate": FULL.rate, "steps": FULL.steps}
+WIDTH, NARROW, N_NARROW = 2500, 250, 40
+TARGET = 0.01
+GROWTH = {  # what grows, at P = 5 digits: (steps, depth, paths)
+    "steps": [(50, 2, 1024), (100, 2, 1024), (200, 2, 1024), (400, 2, 1024)],
+    "depth": [(50, 2, 1024), (50, 4, 1024), (50, 8, 1024), (50, 16, 1024)],
+    "paths": [(50, 2, 1024), (50, 2, 2048), (50, 2, 4096), (50, 2, 8192)],
+}
+OPTIONS: dict[str, Any] = {"quantities": ("loss", "prediction"), "progress": False}
+
+
+def small_task() -> wf.Task:
+    """Three inputs of length √D."""
+    x = np.random.default_rng(0).normal(size=(3, 10))
+    return wf.Task(x * np.sqrt(10) / np.linalg.norm(x, axis=1, keepdims=True), np.array([1.0, -1.0, 1.0]))
+
+
+def one_march(task: wf.Task, depth: int, n_paths: int, stream: int, physics: dict[str, Any]) -> np.ndarray:
+    """Predictions (row, sample) of one batch of paths, without error bars."""
+    asked = problem(
+        wf.DNN(depth, "tanh"), task, loss="squared", weight_decay=0.0, momentum_time=None, initial_scale=1.0, **physics
+    )
+    one = march(asked, asked.shape, n_paths, 0, stream, ntk=False, at=(), advance=lambda n: None)
+    return one.prediction[:, -1, :, 0]
+
+
+def rms(values: Any) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def measure_algorithm() -> dict[str, Any]:
+    """Seconds and rms errors of f of single marches and of Algorithm 1, and the public call with its error bars."""
+    task = small_task()
+    public = partial(wf.dynamics, wf.DNN(2, "tanh"), task, **SMALL, **OPTIONS)
+    first = fresh.seconds(partial(public, paths=MARCH_PATHS[0]))
+    warm = min(fresh.seconds(partial(public, paths=MARCH_PATHS[0])) for _ in range(3))
+    reference = public(paths=REFERENCE_PATHS)
+    f, scatter = reference.prediction.values[..., 0], rms(reference.prediction_stderr)
+    public_error = rms(public(paths=MARCH_PATHS[0]).prediction.values[..., 0] - f)
+    rows = []
+    with jax.enable_x64(True):
+        for n_paths in MARCH_PATHS:
+            call = partial(one_march, task, 2, n_paths, physics=SMALL)
+            found = [call(stream) for stream in range(N_STREAMS)]
+            seconds = min(fresh.seconds(partial(call, 0)) for _ in range(5))
+            rows.append({"paths": n_paths, "seconds": seconds, "error": rms(np.asarray(found) - f)})
+    start, runs = time.process_time(), []
+    for seed in ALGORITHM_SEEDS:
+        runs.append(
+            jacobians.solve(
+                2, task.x @ task.x.T / 10, task.labels()[:, 0, 0], **SMALL, paths=ALGORITHM_PATHS, seed=seed
+            )
+        )
+    seconds = (time.process_time() - start) / len(runs)
+    return {
+        "rows": rows, "algorithm": {"seconds": seconds, "error": rms(np.asarray([f_ - f for f_, _ in runs])), "sweeps": runs[0][1]},
+        "reference": scatter, "public": {"cold": first, "warm": warm, "error": public_error},
+    }  # fmt: skip
+
+
+def seconds_at(rows: list[dict[str, float]], error: float) -> float:
+    """Seconds of a march of that error: between the measured ones, and never less than the shortest."""
+    ordered = sorted(rows, key=lambda row: row["error"])
+    return float(
+        np.exp(np.interp(np.log(error), *(np.log([row[name] for row in ordered]) for name in ("error", "seconds"))))
+    )
+
+
+def measure_theory(rtol: float | None) -> dict[str, Any]:
+    """The public call in a new process, with compilation, then again; its memory and its curves."""
+    task = images(FULL)
+    call = partial(wf.dynamics, wf.DNN(3, "tanh"), task, **LARGE, **OPTIONS, rtol=rtol)
+    before = process_mb("VmRSS")
+    cold = fresh.seconds(call)
+    peak = process_mb("VmHWM") - before
+    start = time.process_time()
+    found = call()
+    return {
+        "cold": cold, "warm": time.process_time() - start, "mb": peak, "error": found.certificate.error,
+        "paths": found.certificate.options["paths"], "f": found.prediction.values[..., 0].tolist(),
+    }  # fmt: skip
+
+
+def measure_networks(f: list) -> dict[str, Any]:
+    """Seconds of one network; scatter of networks and their common offset, both from narrow ones."""
+    theory = np.asarray(f)
+    task, size = images(FULL), rms(theory[-1])
+    call = partial(wf.simulate.dynamics, wf.DNN(3, "tanh"), task, **LARGE, **OPTIONS, seed=1)
+    found: dict[str, Any] = {"seconds": fresh.seconds(partial(call, width=WIDTH, replicates=1))}
+    for name, centered in (("plain", False), ("centred", True)):
+        trial = call(width=NARROW, replicates=N_NARROW, centered=centered).prediction.values[..., 0]
+        offset = np.abs(trial.mean(axis=0) - theory).max() / size * NARROW / WIDTH
+        scatter = trial.std(axis=0, ddof=1).max() / size * np.sqrt(NARROW / WIDTH)
+        found[name] = {"offset": offset, "scatter": scatter}
+    return found
+
+
+def needed(one: dict[str, float], error: float) -> float:
+    """How many networks have a standard error that, with their offset, is no larger than ``error``."""
+    return float(np.ceil((one["scatter"] / (error - one["offset"])) ** 2)) if one["offset"] < error else np.inf
+
+
+def measure_growth(name: str) -> list[float]:
+    """Warm seconds of one march, for every size."""
+    digits = images(FULL)
+    task = wf.Task(digits.x[::2], digits.labels()[::2, 0, 0])
+    found = []
+    with jax.enable_x64(True):
+        for steps, depth, n_paths in GROWTH[name]:
+            call = partial(one_march, task, depth, n_paths, 0, {"richness": 1.0, "rate": 0.03, "steps": steps})
+            call()
+            found.append(min(fresh.seconds(call) for _ in range(3)))
+    return found
+
+
+def measure_linear() -> dict[str, float]:
+    """An exact march of 100 inputs over 100 steps, all of it."""
+    rng = np.random.default_rng(0)
+    task = wf.Task(rng.normal(size=(100, 200)), rng.normal(size=100))
+    call = partial(wf.dynamics, wf.DNN(2, "linear"), task, richness=1.0, rate=0.02, steps=100, **OPTIONS)
+    before = process_mb("VmRSS")
+    cold = fresh.seconds(call)
+    return {
+        "cold": cold,
+        "mb": process_mb("VmHWM") - before,
+        "warm": fresh.seconds(call),
+        "loss": float(call().loss[-1]),
+    }
+
+
+def run() -> dict[str, Any]:
+    print("measuring the dynamics ...", flush=True)
+    theory = fresh.call(measure_theory, rtol=None)
+    return {
+        "algorithm": fresh.call(measure_algorithm),
+        "theory": theory,
+        "rtol": fresh.call(measure_theory, rtol=TARGET),
+        "networks": fresh.call(measure_networks, f=theory["f"]),
+        "growth": {name: fresh.call(measure_growth, name=name) for name in GROWTH},
+        "linear": fresh.call(measure_linear),
+    }
+
+
+def show(results: dict[str, Any]) -> str:
+    return "\n\n".join(part(results) for part in (show_algorithm, show_large, show_growth, show_linear))
+
+
+def show_algorithm(results: dict[str, Any]) -> str:
+    found = results["algorithm"]
+    plain, public = found["algorithm"], found["public"]
+    equal = seconds_at(found["rows"], plain["error"])
+    cells = [[f"march, {row['paths']} paths", row["seconds"], row["error"], "", "", ""] for row in found["rows"]]
+    cells += [[f"wf.dynamics, 8 × {MARCH_PATHS[0]} paths", public["warm"], public["error"], public["cold"], "", ""]]
+    ratio = plain["seconds"] / equal
+    cells += [
+        [f"Algorithm 1, {ALGORITHM_PATHS} paths", plain["seconds"], plain["error"], "", ratio, met([ratio >= 50])],
+    ]
+    title = f"Dynamics, tanh, L = 2, P = 3, T = 30, γ0 = 2 (reference good to {found['reference']:.0e}): at equal error of f"
+    return table(title, ["", "s", "rms error of f", "first call s", "ratio", "50×"], cells)
+
+
+def show_large(results: dict[str, Any]) -> str:
+    networks, theory, asked = results["networks"], results["theory"], results["rtol"]
+    cells = []
+    for name, one in (("wf.dynamics", theory), (f"with rtol={TARGET:g}", asked)):
+        ok = met([one["cold"] < 60, one["error"] <= TARGET])
+        cells.append([f"{name}, 8 × {one['paths']} paths", one["cold"], one["warm"], one["mb"], one["error"], "", ok])
+    for error, name in ((error, name) for error in (theory["error"], TARGET) for name in ("plain", "centred")):
+        count = needed(networks[name], error)
+        total = count * networks["seconds"]
+        ratio = total / theory["cold"]
+        judged = met([ratio >= 1]) if error == theory["error"] else ""
+        cells.append([f"{count:.0f} {name} networks", total, total, "", error, ratio, judged])
+    offsets = ", ".join(f"{name} {networks[name]['offset']:.1%}" for name in ("plain", "centred"))
+    title = (
+        f"Dynamics, tanh, L = 3, P = 10, T = 100: largest error of f, relative; one network of width {WIDTH} takes "
+        f"{networks['seconds']:.1f} s, offsets {offsets}"
+    )
+    return table(title, ["", "first call s", "warm s", "MB", "error", "ratio", "met"], cells)
+
+
+def show_growth(results: dict[str, Any]) -> str:
+    cells = []
+    rows = [(name, [size[i] for size in sizes], name) for i, (name, sizes) in enumerate(GROWTH.items())]
+    rows.append(("hidden weight matrices", [depth - 1 for _, depth, _ in GROWTH["depth"]], "depth"))
+    for label, values, name in rows:
+        slope = exponent(values, results["growth"][name])
+        cells.append([f"{label} {values[0]} … {values[-1]}", *results["growth"][name], slope, 1.2, met([slope <= 1.2])])
+    return table("Dynamics: seconds of one march, growing size", ["", *"1234", "exponent", "limit", "met"], cells)
+
+
+def show_linear(results: dict[str, Any]) -> str:
+    linear = results["linear"]
+    title = "Dynamics, linear, L = 2, P = 100, T = 100, exact"
+    return table(title, ["", "first call s", "warm s", "MB"], [["", linear["cold"], linear["warm"], linear["mb"]]])

@@ -1,0 +1,153 @@
+r"""Responses of finite networks: sources at one state, sample and step, and what later steps remember of them.
+
+.. math::
+    A^{k;j,c}_{\mu\alpha}(t,s) = \frac1{\gamma_0N}\sum_i
+    \frac{\partial\varphi(h^k_{i\mu}(t))}{\partial r^{j;c}_{i\alpha}(s)}, \qquad
+    B^{k,c;j}_{\mu\alpha}(t,s) = \frac1{\gamma_0N}\sum_i\frac{\partial g^{k+1;c}_{i\mu}(t)}{\partial u^{j+1}_{i\alpha}(s)}
+
+A source :math:`r` is added to the backward field :math:`z^{j;c} = W^Tg^{j+1;c}` of one sample at step s, a source :math:`u`
+to the pre-activation; both are multiplied by what weight decay and ``initial_scale`` have left of the initial weights.
+
+Method: all neurons get a source of random sign at once and training goes on from there, with either sign; products with
+the signs estimate the sum over neurons (cross terms average out like 1/√N). Central differences of 1e-4.
+Limits: one training run per state, sample, readout and step. Needs a smooth activation and no Langevin noise.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from widefield.network import Network
+from widefield.simulate.dynamics_setup import NAME, Protocol, Question
+from widefield.simulate.dynamics_train import Networks
+from widefield.simulate.streams import normals, streams
+
+SIZE = 1e-4
+PROBE = 1000  # purpose of the random stream of signs at step 0, the next steps following
+FORWARD, BACKWARD = "forward_response", "backward_response"
+
+
+def refuse(network: Network, protocol: Protocol) -> None:
+    """What responses are not defined for."""
+    if network.activation.breaks:
+        raise ValueError(
+            f"`quantities`: responses need an activation without kinks in {NAME}, got {network.activation.name!r}."
+        )
+    if protocol.temperature:
+        raise ValueError(f"`quantities`: responses need temperature=0 in {NAME}.")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A sign per neuron (replicate, neuron), on ``state`` of one ``sample``; of u where ``channel`` is None."""
+
+    state: int
+    sample: int
+    channel: int | None
+    signs: np.ndarray
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Networks at step ``s`` of their training, ``origin`` being what is subtracted from their outputs."""
+
+    question: Question
+    protocol: Protocol
+    networks: Networks
+    origin: np.ndarray | float
+    at: np.ndarray
+    s: int
+
+    def fill(self, arrays: dict[str, np.ndarray]) -> None:
+        """Columns of all sources at step ``s``; the networks stay as they are."""
+        past = 1 - self.protocol.rates[: self.s] * self.protocol.weight_decay
+        kept = float(np.prod(past))
+        for source in self._sources():
+            name = BACKWARD if source.channel is None else FORWARD
+            if name in arrays:
+                self._store(arrays[name], kept * self._scale(source) * self._column(source), source)
+
+    def _sources(self) -> Iterator[Source]:
+        """All that there are, each with its signs, whatever is asked for."""
+        question, rngs = self.question, streams(self.networks.seed, self.networks.replicates, PROBE + self.s)
+        for state, size in enumerate(question.model.sizes):
+            for sample in range(question.model.n_train):
+                for channel in (None, *range(len(question.channels))):
+                    signs = np.sign(normals(rngs, size))
+                    readout = max(question.supervised) if channel is None else self._readout(channel)
+                    if (channel is not None or state) and state <= readout:
+                        yield Source(state, sample, channel, signs)
+
+    def _scale(self, source: Source) -> float:
+        """Of the weights that make the field which the source is added to."""
+        first, *inner, last = self.protocol.initial_scale
+        if source.channel is not None and source.state == self._readout(source.channel):
+            return last
+        into = source.state if source.channel is None else source.state + 1
+        return first if not into else inner[0] if len(inner) == 1 else inner[into - 1]
+
+    def _readout(self, channel: int) -> int:
+        return self.question.supervised[self.question.channels[channel][0]]
+
+    def _column(self, source: Source) -> np.ndarray:
+        """Derivatives (replicate, channel or 1, state, at, sample) by one source; zero before step ``s``."""
+        plus, minus = (list(self._follow(source, sign * SIZE)) for sign in (1, -1))
+        rows = [(a - b) / (2 * SIZE * self.question.model.richness) for a, b in zip(plus, minus, strict=True)]
+        return np.stack([rows[t - self.s] if t >= self.s else np.zeros_like(rows[0]) for t in self.at], axis=3)
+
+    def _follow(self, source: Source, size: float) -> Iterator[np.ndarray]:
+        """Rows from step ``s`` on: averages over neurons of sign times φ, or times g for a source of u."""
+        question, networks, model = self.question, self.networks.copy(), self.question.model
+        for t in range(self.s, len(self.protocol.rates) + 1):
+            first = t == self.s
+            now = networks.forward(self._spread(source, size) if first and source.channel is None else None)
+            pulls = question.pulls(networks.outputs(now.phi, question.read) - self.origin)
+            slopes = networks.slopes(now.h)
+            yield self._row(source, networks, now.phi, slopes)
+            if t < len(self.protocol.rates):
+                added = None
+                if first and source.channel is not None:
+                    c, o = question.channels[source.channel]
+                    pull = pulls[question.supervised[c]][:, :, o, None]
+                    added = self._spread(source, size / (model.richness * model.sizes[-1]) * pull)
+                networks.update(now.phi, networks.backward(slopes, pulls, added), pulls, self.protocol.step(t))
+
+    def _spread(self, source: Source, size: float | np.ndarray) -> dict[int, np.ndarray]:
+        """The source as what is added to a pass: (replicate, sample, neuron) at its state."""
+        one = np.eye(self.question.model.n_train)[source.sample][None, :, None]
+        return {source.state: size * one * source.signs[:, None, :]}
+
+    def _row(self, source: Source, networks: Networks, phi, slopes) -> np.ndarray:
+        """(replicate, channel or 1, state, sample); states of other widths have no common neurons and give zero."""
+        question, model = self.question, self.question.model
+        if source.channel is not None:
+            return self._contract(source, [phi])
+        unit = np.eye(model.n_outputs)[:, None, :] * np.ones((model.n_train, 1))
+        scale = model.richness * model.sizes[-1]
+        sent = (networks.backward(slopes, {question.supervised[c]: unit[o]}) for c, o in question.channels)
+        return self._contract(source, [[scale * e for e in states] for states in sent])
+
+    def _contract(self, source: Source, channels: list[list[np.ndarray]]) -> np.ndarray:
+        n, size = self.question.model.n_train, source.signs.shape[1]
+        one = lambda x: np.einsum("rmi,ri->rm", x[:, :n], source.signs) / size  # noqa: E731
+        none = np.zeros((len(source.signs), n))
+        rows = [np.stack([one(x) if x.shape[2] == size else none for x in states], axis=1) for states in channels]
+        return np.stack(rows, axis=1)
+
+    def _store(self, array: np.ndarray, found: np.ndarray, source: Source) -> None:
+        """Put a column into its place of the field, (replicate[, readout], layer or state, state_, at, …[, output])."""
+        question, column = self.question, int(np.flatnonzero(self.at == self.s)[0])
+        view = array if question.model.n_outputs > 1 else array[..., None]
+        view = view if len(question.supervised) > 1 else view[:, None]
+        state, chosen = source.state, question.channels
+        if source.channel is None:  # B of a state is that of u and g one above
+            found = np.concatenate([found[:, :, 1:], np.zeros_like(found[:, :, :1])], axis=2)
+            state -= 1
+        else:
+            chosen = [question.channels[source.channel]]
+        for i, (c, o) in enumerate(chosen):
+            if question.by_layer:
+                view[:, c, state, :, column, :, source.sample, o] = found[:, i, state]
+            else:
+                view[:, c, :, state, :, column, :, source.sample, o] = found[:, i]

@@ -1,0 +1,280 @@
+r"""The responses A and B as two-time functions, from the site's own paths: Jacobians of its causal equations.
+
+.. math::
+    A^{k;j,c}_{\mu\alpha}(t,s) = \frac1{\gamma_0}\Big\langle
+    \frac{\partial\varphi(h^k_\mu(t))}{\partial r^{j;c}_\alpha(s)}\Big\rangle \quad (s < t), \qquad
+    B^{k,c;j}_{\mu\alpha}(t,s) = \frac1{\gamma_0}\Big\langle
+    \frac{\partial g^{k+1;c}_\mu(t)}{\partial u^{j+1}_\alpha(s)}\Big\rangle \quad (s \le t)
+
+Sec. 1 of dynamics_recurrent; Eqs. 8–9 of Bordelon & Pehlevan (2022), with the equal-time part of B. Both contain η,
+never Δ. The march does not need them: it knows their products with the fields that occur, in which they are not unique where
+fields of several samples or steps are linearly dependent.
+
+Method: sources at one step s are followed through all later rows t, each path with its own slopes. What a source does
+depends on A and B at steps from s on alone: going through s from the last to the first, one pass suffices. Linear
+networks have equal slopes on all paths, one of which is exact. Cost T³P³ per layer and path.
+Limits: activations with a kink have a delta function in φ'', which paths do not see; they are refused, and so is noise.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from widefield.progress import bar
+from widefield.theories.dynamics import kernels
+from widefield.theories.dynamics.march import Function
+from widefield.theories.dynamics.problem import Problem, input_kernel
+from widefield.theories.dynamics.run import Run
+
+NAMES = ("forward_response", "backward_response")
+BLOCK_BYTES = 2**27  # of the sources that are followed together
+
+
+def refuse(problem: Problem) -> None:
+    """What has no such responses."""
+    activation = problem.network.activation
+    if activation.breaks:
+        raise ValueError(
+            f"`quantities`: responses need an activation without kinks, got {activation.name!r} "
+            f"with breaks {activation.breaks}."
+        )
+    if not problem.responses:
+        raise ValueError("`quantities`: method='independent' has no responses.")
+    if problem.temperature:
+        raise ValueError("`quantities`: responses are those of descent without `temperature`.")
+
+
+def sizes(problem: Problem, simple: bool, n_steps: int, n_paths: int) -> dict[str, int]:
+    """Bytes that either takes, with its share of the work arrays: all rows are needed, whichever are kept."""
+    rows, n, depth = len(problem.rates), problem.task.n_samples, problem.network.depth
+    channels = len(problem.readouts) * problem.shape.n_outputs
+    states = 1 if simple else depth
+    one = 8 * channels * depth * states * n**2
+    n_paths = 1 if problem.exact else n_paths
+    paths = 8 * rows * depth * n * n_paths * (2 + 2 * channels)
+    sources = 8 * rows * depth * n * (channels + 1) ** 2 * states * n_paths
+    kept = 2 if problem.exact else 12  # of 8 batches
+    need = one * (4 * rows**2 + kept * n_steps**2) + paths + max(sources, BLOCK_BYTES)
+    return dict.fromkeys(NAMES, need)
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where paths live: ``states`` of each independent site, all of them in one or each in its own."""
+
+    states: tuple[tuple[int, ...], ...]
+
+    def __getitem__(self, k: int) -> tuple[int, int]:
+        """Which site state ``k`` belongs to and its place there."""
+        return next((i, own.index(k)) for i, own in enumerate(self.states) if k in own)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A path's slopes at all rows, and how much of an initial weight or of update s is left at row t."""
+
+    slope: np.ndarray  # φ' (step, state, sample, S)
+    curve: np.ndarray  # φ''z (channel, step, state, sample, S)
+    forward: np.ndarray  # of initial weights into each state (state, step)
+    backward: np.ndarray  # of those that z of a channel reads (channel, state, step)
+
+
+def responses(problem: Problem, run: Run, simple: bool, progress: bool | None) -> tuple[np.ndarray, np.ndarray]:
+    """A and B (channel, state, state_, step, step_, sample, sample_) of one batch; for layers state_ has length 1."""
+    depth = problem.network.depth
+    site = Site(tuple((k,) for k in range(depth)) if simple else (tuple(range(depth)),))
+    rows = _rows(problem, run)
+    C, D = _learning(problem, run, site)
+    work = _Work(problem, site, rows, C, D)
+    n = problem.task.n_samples
+    per_sample = C.nbytes // n + rows.slope.nbytes * (work.n_channels + 1) ** 2 * len(site.states[0])
+    block = int(np.clip(BLOCK_BYTES // max(per_sample, 1), 1, n))
+    with bar("responses", len(problem.rates), progress, 1e-10 * work.n_products) as advance:
+        for s in reversed(range(len(problem.rates))):
+            for first in range(0, n, block):
+                work.follow(s, np.arange(first, min(first + block, n)))
+            advance(1)
+    B = np.zeros_like(work.B)
+    if simple:
+        B[:, :-1] = work.B[:, 1:]
+    else:
+        B[:, :-1, :-1] = work.B[:, 1:, 1:]
+    return work.A, B
+
+
+def _rows(problem: Problem, run: Run) -> Rows:
+    n, depth = problem.task.n_samples, problem.network.depth
+    channels = [c for c in problem.readouts for _ in range(problem.shape.n_outputs)]
+    kept, _ = memory_of_updates(problem)
+    if problem.exact:
+        slope, curve = np.ones((len(kept), depth, n, 1)), np.zeros((len(channels), len(kept), depth, n, 1))
+    else:
+        h, z = kernels.stack(run, 2)[:, :, :n], kernels.stack(run, 3)[:, :, :, :n]
+        slope, second = (np.asarray(d(problem.shape.activation, jnp.asarray(h))) for d in (_first, _second))
+        curve = second * np.moveaxis(z, 1, 0)
+    matrices = problem.shape.matrices
+    scales = np.broadcast_to(problem.initial_scale, (2 + len(set(matrices)),))
+    into = np.array([scales[0], *(scales[1 + m] for m in matrices)])
+    out = lambda k, c: 0.0 if k > c else scales[-1] if k == c else into[k + 1]  # noqa: E731
+    read = np.array([[out(k, c) for k in range(depth)] for c in channels])
+    return Rows(slope, curve, into[:, None] * kept, read[:, :, None] * kept)
+
+
+def _first(function: Function, h: jax.Array) -> jax.Array:
+    return jax.jvp(function, (h,), (jnp.ones_like(h),))[1]
+
+
+def _second(function: Function, h: jax.Array) -> jax.Array:
+    return jax.jvp(lambda x: _first(function, x), (h,), (jnp.ones_like(h),))[1]
+
+
+def memory_of_updates(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """What is left at row t of the initial weights (step,), and of the gradient of step s (step, step_)."""
+    T = len(problem.rates)
+    weight, speed, table, kept, left = np.zeros(T), np.zeros(T), np.zeros((T, T)), np.ones(T), 1.0
+    for t, rate in enumerate(problem.rates):
+        table[t], kept[t] = weight, left
+        inertia = 1.0 if problem.momentum_time is None else rate / problem.momentum_time
+        speed = (1 - inertia) * speed + inertia * np.eye(T)[t]
+        keep = 1 - rate * problem.weight_decay
+        weight, left = keep * weight + rate * speed, keep * left
+    return kept, table
+
+
+def _learning(problem: Problem, run: Run, site: Site) -> tuple[np.ndarray, np.ndarray]:
+    r"""What updates have written: C (state, t, μ, s, channel, state_, α), D (channel, state, t, μ, s, state_, α).
+
+    :math:`C = \kappa(t,s)\Delta_\alpha(s)[M w\Phi + X]`, :math:`D = \kappa\sum_{c'}\Delta^{c'}G^{cc'}` and the readout's
+    own motion; :math:`\kappa` = η for plain descent.
+    """
+    n, depth, n_out = problem.task.n_samples, problem.network.depth, problem.shape.n_outputs
+    simple = len(site.states) > 1
+    phi, G = kernels.features(run, n, simple), kernels.gradients(run, n, simple)
+    place = lambda l: 0 if simple else l  # noqa: E731
+    _, kappa = memory_of_updates(problem)
+    T, channels = len(kappa), [(c, o) for c in problem.readouts for o in range(n_out)]
+    delta = error_signal(problem, run)  # (channel, step, sample)
+    X = input_kernel(problem.network, problem.task)
+    X = X.reshape(depth, len(X) // depth, depth, -1)[:, :n, :, :n]
+    J = len(site.states[0])
+    C, D = np.zeros((depth, T, n, T, len(channels), J, n)), np.zeros((len(channels), depth, T, n, T, J, n))
+    for own in site.states:
+        for k in own:
+            for j, l in enumerate(own):
+                below = X[k, :, l] + (weight_mask(problem, k, l) * phi[k - 1, place(l - 1)] if k and l else 0.0)
+                C[k, :, :, :, :, j] = np.einsum(
+                    "tsma,ts,csa->tmsca", np.broadcast_to(below, (T, T, n, n)), kappa, delta
+                )
+                for i, (c, o) in enumerate(channels):
+                    if max(k, l) + 1 < depth:
+                        above = _upward(problem, k, l) * G[i, :, k + 1, place(l + 1)]
+                        D[i, k, :, :, :, j] += np.einsum("dtsma,ts,dsa->tmsa", above, kappa, delta)
+                    if k == c:
+                        own_motion = [d for e, d in zip(channels, delta, strict=True) if e == (l, o)]
+                        D[i, k, :, :, :, j] += (
+                            problem.network.readout_variance
+                            * np.einsum("ts,sa->tsa", kappa, sum(own_motion, np.zeros((T, n))))[:, None]
+                        )
+    return C, D
+
+
+def error_signal(problem: Problem, run: Run) -> np.ndarray:
+    """Δ (channel, step, sample) of the training samples."""
+    read = jnp.asarray(run.prediction[:, list(problem.readouts), : problem.task.n_samples])
+    delta = -np.asarray(jax.vmap(lambda f: problem.shape.gradient(f, jnp.asarray(problem.labels)))(read))
+    return delta.transpose(1, 3, 0, 2).reshape(-1, delta.shape[0], delta.shape[2])
+
+
+def weight_mask(problem: Problem, k: int, l: int) -> float:
+    """√(w w') M of the transitions into states k and l, which are not the first."""
+    w, matrices = problem.network.weight_variances, problem.shape.matrices
+    return float(np.sqrt(w[k - 1] * w[l - 1])) * (matrices[k - 1] == matrices[l - 1])
+
+
+def _upward(problem: Problem, k: int, l: int) -> float:
+    """The mask of the transitions out of states k and l; g = γ0 N_L ∂f/∂h brings a ratio of widths."""
+    a = problem.network.relative_widths
+    return weight_mask(problem, k + 1, l + 1) * float(a[k + 1] / a[k])
+
+
+class _Work:
+    """Couplings C and D, to which A and B are added as they become known."""
+
+    def __init__(self, problem: Problem, site: Site, rows: Rows, C: np.ndarray, D: np.ndarray):
+        self.problem, self.site, self.rows, self.C, self.D = problem, site, rows, C, D
+        self.n_channels, self.depth, self.T, self.n = D.shape[:4]
+        self.J = len(site.states[0])
+        self.A = np.zeros((self.n_channels, self.depth, self.J, self.T, self.T, self.n, self.n))
+        self.B = np.zeros_like(self.A)  # ∂g/∂u of the same state
+        self.gamma = problem.richness
+
+    @property
+    def n_products(self) -> int:
+        """Multiplications of all passes."""
+        sources = (self.n_channels + 1) * self.J * self.n * self.rows.slope.shape[-1]
+        return sources * self.depth * 2 * self.n_channels * self.J * self.n**2 * self.T**3 // 6
+
+    def follow(self, s: int, samples: np.ndarray) -> None:
+        """What sources at step ``s`` do later. Sources: r of every channel, then u, of every state and given sample."""
+        n_paths = self.rows.slope.shape[-1]
+        sources = (self.n_channels + 1, self.J, len(samples), n_paths)
+        shape = (len(self.site.states), self.T - s)
+        phi = np.zeros((*shape, self.J, self.n, *sources))
+        g = np.zeros((*shape, self.n_channels, self.J, self.n, *sources))
+        for t in range(s, self.T):
+            moved = [self._forward(s, t, k, samples, phi, g) for k in range(self.depth)]
+            for k in reversed(range(self.depth)):
+                self._backward(s, t, k, samples, phi, g, moved[k])
+
+    def _forward(self, s: int, t: int, k: int, samples, phi, g) -> np.ndarray:
+        i, j = self.site[k]
+        h = self.gamma * _driven(self.C[k, t, :, s:t], g[i, : t - s])
+        if t == s:
+            h[samples, -1, j, np.arange(len(samples))] += self.rows.forward[k, t]
+        moved = self.rows.slope[t, k][:, None, None, None] * h
+        phi[i, t - s, j] = moved
+        A = moved[:, :-1].mean(axis=-1) / self.gamma  # (μ, channel, state_, α)
+        self.A[:, k, :, t, s][..., samples] = A.transpose(1, 2, 0, 3)
+        self._know_forward(s, t, k, samples)
+        return h
+
+    def _know_forward(self, s: int, t: int, k: int, samples) -> None:
+        """A of state k enters h of state k + 1."""
+        if k + 1 < self.depth:
+            i, _ = self.site[k + 1]
+            for j, l in enumerate(self.site.states[i]):
+                if l:
+                    place = 0 if self.J == 1 else l - 1
+                    factor = weight_mask(self.problem, k + 1, l) * self.rows.forward[k + 1, t]
+                    A = self.A[:, k, place, t, s][..., samples]  # (channel, μ, α)
+                    self.C[k + 1, t, :, s, :, j][..., samples] += factor * A.transpose(1, 0, 2)
+
+    def _backward(self, s: int, t: int, k: int, samples, phi, g, h: np.ndarray) -> None:
+        i, j = self.site[k]
+        for c in range(self.n_channels):
+            z = self.gamma * _driven(self.D[c, k, t, :, s : t + 1], phi[i, : t - s + 1])
+            if t == s:
+                z[samples, c, j, np.arange(len(samples))] += self.rows.backward[c, k, t]
+            moved = self.rows.slope[t, k][:, None, None, None] * z + self.rows.curve[c, t, k][:, None, None, None] * h
+            g[i, t - s, c, j] = moved
+            self.B[c, k, :, t, s][..., samples] = (moved[:, -1].mean(axis=-1) / self.gamma).transpose(1, 0, 2)
+        self._know_backward(s, t, k, samples)
+
+    def _know_backward(self, s: int, t: int, k: int, samples) -> None:
+        """∂g/∂u of state k enters z of state k − 1."""
+        if k:
+            i, _ = self.site[k - 1]
+            for j, l in enumerate(self.site.states[i]):
+                if l + 1 < self.depth:
+                    place = 0 if self.J == 1 else l + 1
+                    factor = _upward(self.problem, k - 1, l) * self.rows.forward[k, t]
+                    self.D[:, k - 1, t, :, s, j][..., samples] += factor * self.B[:, k, place, t, s][..., samples]
+
+
+def _driven(coupling: np.ndarray, past: np.ndarray) -> np.ndarray:
+    """Σ over everything that ``past`` (…, channel, state, sample, path) has before its sources."""
+    n, sources = coupling.shape[0], past.shape[-4:]
+    inner, outer = coupling.size // n, int(np.prod(sources))
+    return (coupling.reshape(n, inner) @ past.reshape(inner, outer)).reshape(n, *sources)

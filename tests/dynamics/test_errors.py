@@ -1,0 +1,70 @@
+"""What the certificate says of sampled results: the meaning of ``rtol``, and notes beside large errors."""
+
+import numpy as np
+import pytest
+
+import widefield as wf
+from tests import contracts
+from widefield.theories.dynamics import ensemble
+from widefield.theories.dynamics.answer import Estimate
+
+RNG = np.random.default_rng(0)
+TASK = wf.Task(RNG.normal(size=(2, 8)), RNG.normal(size=2))
+TANH = wf.DNN(2, "tanh")
+
+
+def ask(**changes):
+    physics = {"richness": 1.3, "rate": 0.1, "steps": 7, "quantities": "prediction", "progress": False}
+    return wf.dynamics(TANH, TASK, **physics | changes)
+
+
+def test_a_tolerance_is_met_or_the_status_says_not():
+    met = ask(paths=256, rtol=0.2)
+    assert met.status is wf.Status.success and 0 < met.certificate.error <= 0.2
+    assert met.certificate.options["paths"] == 256, "a quarter of the paths shows the bias"
+    size = np.sqrt(np.mean(met.prediction.values[-1] ** 2))
+    assert met.certificate.error > met.prediction_stderr.max() / size, "the bias is added to the standard error"
+
+
+def test_a_tolerance_out_of_reach_is_not_converged(monkeypatch):
+    monkeypatch.setattr(ensemble, "MOST_PATHS", 256)
+    partial = contracts.assert_fails_loudly(
+        lambda throw: ask(paths=256, rtol=1e-5, throw=throw), wf.Status.not_converged
+    )
+    assert partial.certificate.error > 1e-5 and "not to rtol=1e-05" in " ".join(partial.certificate.notes)
+
+
+def test_large_errors_have_a_note(monkeypatch):
+    assert not ask(paths=256).certificate.notes
+    monkeypatch.setattr(ensemble, "NOTED", 1e-6)
+    assert "raise `paths` or give `rtol`" in " ".join(ask(paths=256).certificate.notes)
+
+
+def test_the_relative_error_is_that_of_the_readouts():
+    value, stderr = np.ones((3, 2, 1, 1)), np.full((3, 2, 1, 1), 0.5)
+    stderr[:, 1] = 0.1
+    assert ensemble.relative_error(Estimate(value, stderr), (1,)) == pytest.approx(0.1)
+    assert ensemble.relative_error(Estimate(value, stderr), (1,), 0.2) == pytest.approx(0.3)
+    assert ensemble.relative_error(Estimate(value, stderr)) == pytest.approx(0.5)
+
+
+@pytest.mark.full
+def test_errors_with_a_tolerance_cover_the_truth():
+    """Against many more paths: the certificate's error, for most seeds, is above the true largest deviation."""
+    truth = ask(paths=32768, seed=99).prediction.values
+    size, covered = np.sqrt(np.mean(truth[-1] ** 2)), []
+    for seed in range(12):
+        found = ask(paths=256, rtol=0.02, seed=seed)
+        covered.append(np.abs(found.prediction.values - truth).max() / size <= 2 * found.certificate.error)
+    assert np.mean(covered) >= 0.75
+
+
+def test_more_directions_than_paths_is_a_status():
+    task = wf.Task(RNG.normal(size=(6, 8)), RNG.normal(size=6))
+    ask = {"richness": 3.0, "rate": 0.1, "steps": 30, "paths": 128, "quantities": "prediction", "progress": False}
+    with pytest.raises(wf.SolveError, match=r"stopped at step \d+: `paths` must be at least 512") as caught:
+        wf.dynamics(TANH, task, **ask)
+    assert caught.value.solution.status is wf.Status.not_converged
+    assert np.isnan(caught.value.solution.prediction).all()
+    with pytest.raises(ValueError, match="`paths` must be at least 256"):
+        wf.dynamics(TANH, task, **ask | {"paths": 64})
