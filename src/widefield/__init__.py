@@ -9,7 +9,14 @@ from widefield.measures import alignment, cka, mmd2, relative_error, zscore
 from widefield.network import DNN, RNN, Network, ResNet
 from widefield.solution import Certificate, Solution, SolveError, Status, load
 from widefield.task import Task
-from widefield.theories.dynamics import dynamics, parameterization, proportional_parameters
+from widefield.theories.dynamics import (
+    dynamics,
+    equilibrium_network,
+    neuron_density,
+    parameterization,
+    proportional_parameters,
+    regularised_prediction,
+)  # fmt: skip
 from widefield.theories.finite_width import (
     couplings,
     criticality,
@@ -53,6 +60,7 @@ __all__ = [
     "criticality",
     "depth_limit",
     "dynamics",
+    "equilibrium_network",
     "finite_width",
     "landscape",
     "load",
@@ -60,6 +68,7 @@ __all__ = [
     "mmd2",
     "neuron_average",
     "neuron_covariance",
+    "neuron_density",
     "optimal_rate",
     "parameterization",
     "perturbation",
@@ -69,6 +78,7 @@ __all__ = [
     "proportional_parameters",
     "rate_sweep",
     "regression",
+    "regularised_prediction",
     "relative_error",
     "simulate",
     "spectrum",

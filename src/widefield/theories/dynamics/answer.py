@@ -20,7 +20,7 @@ def over_batches(values: list[np.ndarray]) -> Estimate:
     """Mean and standard error of independent batches; a single one is taken to be exact."""
     if len(values) == 1:
         return Estimate(values[0], None)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         mean = np.mean(values, axis=0)
         error = np.std(values, axis=0, ddof=1) / np.sqrt(len(values))
     return Estimate(np.where(np.isnan(mean), np.inf, mean), np.where(np.isnan(error), np.inf, error))

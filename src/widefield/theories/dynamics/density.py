@@ -85,7 +85,7 @@ def neuron_density(
     }
     certificate = Certificate(
         theory="dynamics", status=status, residual=float(folded), error=float(error), steps=int(steps),
-        wall_time=time.perf_counter() - begun, options={k: v for k, v in options.items() if v}, notes=task.notes,
+        wall_time=time.perf_counter() - begun, options={k: v for k, v in options.items() if v is not False}, notes=task.notes,
         diagnostics={"road": "characteristics", "nodes": len(fine.rule.weights)},
     )  # fmt: skip
     fields = {"preactivation": (dims, h), "pregradient": (dims, z), "density": (dims, density)}

@@ -18,7 +18,8 @@ N_BATCHES = 8
 FIRST_PATHS, MOST_PATHS = 1024, 2**17
 NOTED = 0.05  # relative error of the outputs above which the certificate has a note
 ORTHONORMAL = 1e-6  # directions further from an orthonormal set than this make the result inaccurate
-FLOW_LEVELS = 3
+FLOW_NOTE = f"the error of the outputs is above {NOTED:.0%} of their size: lower the rate or give `rtol`"
+FLOW_LEVELS, MOST_LEVELS = 3, 8  # halvings of the rate on the way to gradient flow: usual, and at most
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def _to_tolerance(problem: Problem, options: Options, rtol: float) -> Answer:
         if found.status is not Status.success:
             return found
         bias = np.abs(found.prediction.value - before.prediction.value) / 3
-        found = replace(found, error=relative_error(found.prediction, problem.readouts, bias))
+        found = replace(found, error=relative_error(found.prediction, problem.readouts, bias, problem.least_output))
         if found.error <= rtol:
             return found
         if 16 * before.n_paths > MOST_PATHS:
@@ -127,7 +128,8 @@ def gather(problem: Problem, batches: list[dict[str, Any]], options: Options, n_
     lost = max(one.loss_of_orthogonality for one in runs)
     status = Status.diverged if stops else Status.success if lost <= ORTHONORMAL else Status.inaccurate
     diagnostics: dict[str, Any] = {
-        "directions": [max(counts) for counts in zip(*(r.n_directions for r in runs), strict=True)]
+        "road": "coordinates" if problem.exact else "paths",
+        "directions": [max(counts) for counts in zip(*(r.n_directions for r in runs), strict=True)],
     }
     notes: tuple[str, ...] = ()
     if stops:
@@ -136,21 +138,27 @@ def gather(problem: Problem, batches: list[dict[str, Any]], options: Options, n_
     return Answer(
         prediction, over_batches([one.loss for one in runs]),
         over_batches([one.ntk for one in runs if one.ntk is not None]) if options.ntk else None,
-        averages, draws, status, lost, relative_error(prediction, problem.readouts), n_paths, notes,
-        diagnostics,
+        averages, draws, status, lost, relative_error(prediction, problem.readouts, least=problem.least_output), n_paths,
+        notes, diagnostics,
     )  # fmt: skip
 
 
-def relative_error(prediction: Estimate, readouts: tuple[int, ...] | None = None, bias: Any = 0.0) -> float:
-    """The largest standard error of an output, with its ``bias``, relative to the root mean square of outputs at the end.
+def relative_error(
+    prediction: Estimate, readouts: tuple[int, ...] | None = None, bias: Any = 0.0, least: float = 1e-300
+) -> float:
+    """The largest standard error of an output, with its ``bias``, relative to the `size` of outputs.
 
     Outputs are those of the ``readouts``, or of all states.
     """
     if prediction.stderr is None or not np.isfinite(prediction.value).all():
         return 0.0
     states = slice(None) if readouts is None else list(readouts)
-    size = np.sqrt(np.mean(prediction.value[-1, states] ** 2))
-    return float((prediction.stderr + bias)[:, states].max() / max(size, 1e-300))
+    return float((prediction.stderr + bias)[:, states].max()) / size(prediction.value[:, states], least)
+
+
+def size(outputs: np.ndarray, least: float) -> float:
+    """Root mean square of outputs (step, …) at the step where it is largest; ``least`` where they are zero."""
+    return max(float(np.sqrt(np.mean(outputs**2, axis=tuple(range(1, outputs.ndim))).max(initial=0.0))), least)
 
 
 def static(problem: Problem) -> Answer:
@@ -177,29 +185,59 @@ def static(problem: Problem) -> Answer:
 
 
 def flow(problem: Problem, options: Options) -> Answer:
-    """Small steps at fixed time: rates η, η/2, η/4 with the same paths, extrapolated; the error is the last change."""
+    """Small steps at fixed time: rates η, η/2, η/4 with the same paths, extrapolated; the error is the last change.
+
+    Rates down to one at which descent diverges are passed over, and halvings go on where the change is above ``rtol``.
+    """
+    rtol = options.sampling.rtol
     lean = replace(options, at=(), wanted=())
     answers: list[Answer] = []
-    for k in range(FLOW_LEVELS):
-        finer = replace(problem, rates=np.append(np.repeat(problem.rates[:-1] / 2**k, 2**k), problem.rates[-1] / 2**k))
-        answers.append(full(finer, lean))
+    for k in range(MOST_LEVELS):
+        found = full(replace(problem, rates=_halved(problem.rates, k)), lean)
+        if found.status is not Status.success:
+            if found.status is not Status.diverged or k + FLOW_LEVELS >= MOST_LEVELS:
+                return _thinned(found, k)
+            answers = []
+            continue
+        answers.append(_thinned(found, k))
         lean = replace(lean, sampling=replace(lean.sampling, paths=answers[0].n_paths, rtol=None))
-    failed = [answer for answer in answers if answer.status is not Status.success]
-    if failed:
-        return failed[0]
-    prediction, change = _limit([answer.prediction for answer in answers])
-    loss, _ = _limit([answer.loss for answer in answers])
+        if len(answers) >= FLOW_LEVELS:
+            limit = _limit(problem, answers)
+            if rtol is None or limit.error <= rtol:
+                return limit if limit.error <= NOTED or limit.notes else replace(limit, notes=(FLOW_NOTE,))
+    note = f"outputs are good to {limit.error:.1e}, not to rtol={rtol:g}: lower the rate, raise `paths` or `rtol`"
+    return replace(limit, status=Status.not_converged, notes=(*limit.notes, note))
+
+
+def _halved(rates: np.ndarray, k: int) -> np.ndarray:
+    """The same times in 2^k times as many steps; the last rate is that of the row after the last update."""
+    return np.append(np.repeat(rates[:-1] / 2**k, 2**k), rates[-1] / 2**k)
+
+
+def _thinned(answer: Answer, k: int) -> Answer:
+    """The rows that an answer of 2^k times as many steps shares with that of the steps asked for."""
+    every = lambda e: Estimate(e.value[:: 2**k], None if e.stderr is None else e.stderr[:: 2**k])  # noqa: E731
+    ntk = None if answer.ntk is None else every(answer.ntk)
+    found = replace(answer, prediction=every(answer.prediction), loss=every(answer.loss), ntk=ntk)
+    stop = answer.diagnostics.get("diverged_at_step")
+    if stop is None or k == 0:
+        return found
+    step = -(-stop // 2**k)
+    notes = (f"the loss diverges at step {step} even at 1/{2**k} of the rate; later entries are infinite",)
+    return replace(found, notes=notes, diagnostics=answer.diagnostics | {"diverged_at_step": step})
+
+
+def _limit(problem: Problem, answers: list[Answer]) -> Answer:
+    """The extrapolation to zero rate of answers whose rate halves from each to the next."""
+    last = answers[-1]
+
+    def limit(levels: list[Estimate]) -> Estimate:
+        return Estimate(richardson.extrapolate([level.value for level in levels])[0], levels[-1].stderr)
+
+    outputs = [answer.prediction.value[:, list(problem.readouts)] for answer in answers]
+    found, change = richardson.extrapolate(outputs)
     ntk = [answer.ntk for answer in answers if answer.ntk is not None]
     return replace(
-        answers[-1], prediction=prediction, loss=loss, ntk=_limit(ntk)[0] if ntk else None,
-        error=max(change, answers[-1].error),
+        last, prediction=limit([answer.prediction for answer in answers]), loss=limit([answer.loss for answer in answers]),
+        ntk=limit(ntk) if ntk else None, error=max(float(change.max()) / size(found, problem.least_output), *(answer.error for answer in answers)),
     )  # fmt: skip
-
-
-def _limit(levels: list[Estimate]) -> tuple[Estimate, float]:
-    """Value at zero rate of curves on grids that halve, and its relative change by the last one."""
-    limit, change = richardson.extrapolate([level.value[:: 2**k] for k, level in enumerate(levels)])
-    stderr = levels[-1].stderr
-    size = max(float(np.sqrt(np.mean(limit[-1] ** 2))), 1e-300)
-    found = Estimate(limit, None if stderr is None else stderr[:: 2 ** (len(levels) - 1)])
-    return found, float(change.max()) / size

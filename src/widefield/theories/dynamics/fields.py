@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -104,14 +105,13 @@ def _steps(at: Any, n_rows: int) -> tuple[int, ...]:
     return tuple(sorted({int(step) % n_rows for step in steps}))
 
 
-def coordinates(problem: Problem, planned: Plan) -> dict[str, Any]:
-    """Time beside step, the kept steps, and the states of readouts."""
-    times = np.concatenate([[0.0], np.cumsum(problem.rates[:-1])])
-    found: dict[str, Any] = {"time": ("step", times)}
-    if planned.chosen and set(planned.wanted) & {*TWO_TIMES, *DRAWN}:
-        found["at"] = list(planned.at)
-    if planned.chosen and set(planned.wanted) & set(TWO_TIMES):
-        found["at_"] = list(planned.at)
+def coordinates(problem: Problem, planned: Plan, named: dict[str, tuple[Dims, np.ndarray]]) -> dict[str, Any]:
+    """Time beside step, the kept steps, and the states of readouts, where the ``named`` fields have such dims."""
+    dims = {dim for sizes, _ in named.values() for dim in sizes}
+    labels = {"at": planned.at, "readout": problem.readouts}
+    found: dict[str, Any] = {dim: list(labels[dim.rstrip("_")]) for dim in dims if dim.rstrip("_") in labels}
+    if "step" in dims:
+        found["time"] = ("step", np.concatenate([[0.0], np.cumsum(problem.rates[:-1])]))
     return found
 
 
@@ -136,7 +136,7 @@ def _make(problem: Problem, answer: Answer, planned: Plan, name: str) -> tuple[D
     if name in ("prediction", "test_prediction", "state_prediction"):
         return _prediction(problem, answer, name)
     if name == "test_loss":
-        return ("step",), Estimate(test_loss(problem, answer.prediction.value[:, :, n:]), None)
+        return ("step",), test_loss(problem, _each(answer.prediction, lambda v: v[:, :, n:]))
     if name == "ntk":
         return None if answer.ntk is None else _ntk(problem, answer.ntk)
     if name in DRAWN:
@@ -165,19 +165,25 @@ def _prediction(problem: Problem, answer: Answer, name: str) -> tuple[Dims, Esti
     return ("step", axis, "output"), _each(answer.prediction, lambda v: v[:, state, samples])
 
 
-def test_loss(problem: Problem, prediction: np.ndarray) -> np.ndarray:
-    """The loss of held-out samples, scaled to as many as were trained on."""
+def test_loss(problem: Problem, prediction: Estimate) -> Estimate:
+    """The loss of held-out samples, scaled to as many as were trained on; its error as if outputs erred all together."""
     task = problem.task
     assert task.y_test is not None
     states = task.supervised_states(problem.network.depth)
     y = task.y_test if task.y_test.ndim == 3 else task.y_test.reshape(len(task.y_test), 1, -1)
     labels = jnp.asarray(np.moveaxis(y, 1, 0)[np.argsort(states)])
-    read = prediction[:, list(problem.readouts)]
-    values = [
-        float(losses.total(problem.loss, jnp.asarray(row), labels)) if np.isfinite(row).all() else np.inf
-        for row in read
+    read = prediction.value[:, list(problem.readouts)]
+    both = jax.value_and_grad(lambda f: losses.total(problem.loss, f, labels))
+    rows = [both(jnp.asarray(row)) if np.isfinite(row).all() else (np.inf, np.inf) for row in read]
+    size = task.n_samples / task.n_test
+    value = size * np.array([float(value) for value, _ in rows])
+    if prediction.stderr is None:
+        return Estimate(value, None)
+    spread = prediction.stderr[:, list(problem.readouts)]
+    error = [
+        np.sum(np.abs(slope) * e) if np.isfinite(v) else np.inf for (v, slope), e in zip(rows, spread, strict=True)
     ]
-    return np.asarray(values) * task.n_samples / task.n_test
+    return Estimate(value, size * np.array(error))
 
 
 def _channels(problem: Problem, value: np.ndarray, axes: tuple[int, int]) -> tuple[np.ndarray, Dims, Dims]:

@@ -28,4 +28,11 @@ def regularised_prediction(
     between = K
     if test_kernel is not None:
         between, _ = checks.real_array("test_kernel", test_kernel, (2,), "a (test, sample) array")
-    return between @ np.linalg.solve(K + size * np.eye(len(K)), labels)
+        if between.shape[1] != len(labels):
+            raise ValueError(
+                f"`test_kernel` must have {len(labels)} columns, one per label, got shape {between.shape}."
+            )
+    try:
+        return between @ np.linalg.solve(K + size * np.eye(len(K)), labels)
+    except np.linalg.LinAlgError:
+        raise ValueError("`kernel` must be invertible where `weight_decay` is zero.") from None

@@ -6,6 +6,7 @@ import numpy as np
 
 from widefield import checks
 from widefield.network import Network
+from widefield.theories.dynamics.problem import check_network
 
 
 def equilibrium_network(network: Network, *, rate: float, weight_decay: float, temperature: float) -> Network:
@@ -20,6 +21,7 @@ def equilibrium_network(network: Network, *, rate: float, weight_decay: float, t
 
     Limits: richness → 0 after width → ∞; at finite richness training moves kernels away from it.
     """
+    check_network(network)
     eta = checks.nonnegative("rate", rate, positive=True)
     decay = checks.nonnegative("weight_decay", weight_decay, positive=True)
     if eta * decay >= 2:

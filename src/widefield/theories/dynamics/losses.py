@@ -30,11 +30,20 @@ def cross_entropy(f: Array, y: Array) -> Array:
 NAMED: dict[str, Loss] = {"squared": squared, "logistic": logistic, "cross_entropy": cross_entropy}
 
 
-def as_loss(loss: Any) -> Loss:
-    """A named loss, or a user's function of one sample's prediction and label (output,)."""
-    if callable(loss):
-        return loss
-    return NAMED[checks.choice("loss", loss, NAMED)]
+def as_loss(loss: Any, n_outputs: int) -> Loss:
+    """A named loss, or a user's function of one sample's prediction and label (output,), once it is seen to work."""
+    if not callable(loss):
+        return NAMED[checks.choice("loss", loss, NAMED)]
+    one = jax.ShapeDtypeStruct((n_outputs,), jnp.float64)
+    try:
+        hash(loss)  # compilations are found by it
+        jax.eval_shape(jax.grad(loss), one, one)
+    except Exception as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(
+            f"`loss` must be a differentiable JAX function of one sample's outputs and label to one number, but: {why}"
+        ) from error
+    return loss
 
 
 def total(loss: Loss, f: Array, y: Array) -> Array:

@@ -40,7 +40,7 @@ def observe(
         shares = share[:, None] ** 2 if is_simple(problem) else np.outer(share, share)
         kernel = kernels.gradients(chosen, n, is_simple(problem))
         found["gradient_kernel"] = kernel * shares[:, :, None, None, None, None]
-    if set(wanted) & set(DRAWN) and chosen.samples:
+    if set(wanted) & set(DRAWN) and complete:
         found |= _drawn(problem, chosen, wanted, seed)
     return found
 

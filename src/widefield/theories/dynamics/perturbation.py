@@ -60,7 +60,7 @@ def perturbative(problem: Problem, options: ensemble.Options) -> Answer:
         base, prediction=prediction, loss=ordered(lambda batch: batch["run"].loss, base.loss),
         ntk=ordered(lambda batch: batch["run"].ntk, base.ntk) if options.ntk else None, kernels=averages,
         residual=found[-1].residual, n_paths=n_paths, diagnostics=found[-1].diagnostics,
-        error=ensemble.relative_error(prediction, problem.readouts),
+        error=ensemble.relative_error(prediction, problem.readouts, least=problem.least_output),
     )  # fmt: skip
 
 

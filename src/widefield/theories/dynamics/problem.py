@@ -41,7 +41,8 @@ class Problem:
     @property
     def exact(self) -> bool:
         """Whether coordinates replace sampled paths: linear networks, unless noise keeps entering."""
-        return self.network.activation.name == "linear" and self.temperature == 0
+        activation = self.network.activation
+        return activation.is_named and activation.name == "linear" and self.temperature == 0
 
     @property
     def readouts(self) -> tuple[int, ...]:
@@ -53,6 +54,11 @@ class Problem:
         """(readout, sample, output), readouts ascending."""
         states = self.task.supervised_states(self.network.depth)
         return np.moveaxis(self.task.labels(), 1, 0)[np.argsort(states)]
+
+    @property
+    def least_output(self) -> float:
+        """Outputs smaller than this are zero up to round-off, in units of the labels or of one neuron's."""
+        return 1e-12 * max(float(np.abs(self.labels).max()), 1 / abs(self.richness))
 
     @property
     def shape(self) -> Shape:
@@ -141,8 +147,10 @@ def problem(
     rates = np.append(updates, updates[-1])  # the row after the last update
     if momentum_time is not None and rates.max() > momentum_time:
         raise ValueError(f"`momentum_time` must be at least the rate {rates.max():g}, got {momentum_time!r}.")
-    function = losses.as_loss(loss)
-    _check_labels(task, loss)
+    function = losses.as_loss(loss, task.labels().shape[-1])
+    _check_labels("y", task.labels(), loss)
+    if task.y_test is not None:
+        _check_labels("y_test", task.y_test, loss)
     return Problem(
         network, task, gamma, rates, function, checks.nonnegative("weight_decay", weight_decay), momentum_time,
         _scale(network, initial_scale), responses,
@@ -162,7 +170,8 @@ def _scale(network: Network, scale: Any) -> float | tuple[float, ...]:
     return tuple(checks.nonnegative("initial_scale", value, positive=True) for value in scale)
 
 
-def _check(network: Any, task: Any) -> None:
+def check_network(network: Any) -> None:
+    """What can be trained: it has a readout, without a bias."""
     if not isinstance(network, Network):
         raise ValueError(f"`network` must be a widefield.Network (DNN or RNN), got {type(network).__name__}.")
     network.refuse_branch("dynamics")
@@ -170,6 +179,10 @@ def _check(network: Any, task: Any) -> None:
         raise ValueError("`network` must have a readout (readout_variance) in dynamics: training needs an output.")
     if network.readout_bias_variance:
         raise ValueError("`network` must have readout_bias_variance=0 in dynamics: the readout has no bias.")
+
+
+def _check(network: Any, task: Any) -> None:
+    check_network(network)
     if not isinstance(task, Task):
         raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
     if task.y is None:
@@ -180,9 +193,10 @@ def _check(network: Any, task: Any) -> None:
         raise ValueError("`widths` must be equal unless the input is at the first state and the readout at the last.")
 
 
-def _check_labels(task: Task, loss: Any) -> None:
-    y = task.labels()
+def _check_labels(name: str, y: np.ndarray, loss: Any) -> None:
+    if callable(loss):
+        return
     if loss == "logistic" and not np.isin(y, (-1.0, 1.0)).all():
-        raise ValueError("`y` must hold labels -1 and 1 with loss='logistic'.")
+        raise ValueError(f"`{name}` must hold labels -1 and 1 with loss='logistic'.")
     if loss == "cross_entropy" and (y.shape[-1] < 2 or (y < 0).any() or not np.allclose(y.sum(axis=-1), 1)):
-        raise ValueError("`y` must hold class probabilities over two or more outputs with loss='cross_entropy'.")
+        raise ValueError(f"`{name}` must hold class probabilities over two or more outputs with loss='cross_entropy'.")

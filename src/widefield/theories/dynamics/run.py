@@ -16,6 +16,7 @@ from widefield.theories.dynamics.problem import Problem
 FIRST_DIRECTIONS, LARGE_FIRST = 32, 128  # noises drawn at first
 ROOM = 2**22  # numbers in a buffer, unless more directions open
 DIVERGED = 1e8
+OVERFLOW = "`network` overflows before the first update: lower its variances or the inputs `x`."
 
 
 class TooFewPaths(ValueError):
@@ -75,8 +76,14 @@ def run(
         state, drawn = _make_room(shape, most, state, drawn, rng, sizes[t])
         state, record, loss, kernel, aligned = _step(shape, problem.loss, physics, state, rate, ntk)
         f, value = np.asarray(record.prediction), float(loss)
-        if not np.isfinite(f).all() or value > DIVERGED * max(values[0] if values else np.inf, 1.0):
+        if (
+            not np.isfinite(f).all()
+            or not np.isfinite(value)
+            or value > DIVERGED * max(values[0] if values else np.inf, 1.0)
+        ):
             stop = t
+            if not predictions:
+                raise ValueError(OVERFLOW)
             break
         predictions.append(f)
         values.append(value)

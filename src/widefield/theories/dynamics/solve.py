@@ -72,13 +72,15 @@ def dynamics(
     Sobol paths each, raised until predictions are good to ``rtol`` where that is given. Cost depth·paths·P·steps·(number
     of directions).
     Error: ``<field>_stderr`` over batches, plus a bias of order 1/paths. The certificate's ``error`` is the largest one of an
-    output of a readout, relative to their size at the end: the standard error, and with ``rtol`` also the bias, which a
-    quarter of the paths shows; if ``rtol`` is not met with 131072 paths, the status is ``not_converged``. ``residual`` is
-    the loss of orthonormality of the directions in which weights are known.
+    output of a readout, relative to their root mean square at the step where it is largest: the standard error, with
+    ``rtol`` also the bias, which a quarter of the paths shows, and with ``flow`` the last change of the extrapolation; if
+    ``rtol`` is not met with 131072 paths or 8 halvings of the rate, the status is ``not_converged``. ``residual`` is the loss
+    of orthonormality of the directions in which weights are known.
     Limits: infinite width; single networks scatter by 1/√width. Divergence is a status with its step.
     """
     start = time.perf_counter()
     checks.choice("method", method, METHODS)
+    _check_flags(flow=flow, throw=throw, **({} if progress is None else {"progress": progress}))
     asked = problem(
         network, task, richness=richness, rate=rate, steps=steps, loss=loss, weight_decay=weight_decay,
         momentum_time=momentum_time, initial_scale=initial_scale, responses=method != "independent",
@@ -107,7 +109,9 @@ def dynamics(
         options={k: v for k, v in shown.items() if v is not None and v is not False}, notes=(*task.notes, *answer.notes),
         left_out=planned.left_out, diagnostics=answer.diagnostics,
     )  # fmt: skip
-    return make_solution(named, certificate, network, task, coords=fields.coordinates(asked, planned), throw=throw)
+    return make_solution(
+        named, certificate, network, task, coords=fields.coordinates(asked, planned, named), throw=throw
+    )
 
 
 def _solve(asked: Problem, planned: fields.Plan, method: str, flow: bool, sampling: ensemble.Sampling) -> Answer:
@@ -125,6 +129,12 @@ def _solve(asked: Problem, planned: fields.Plan, method: str, flow: bool, sampli
     if method == "full" and whitened.applies(asked, options):
         return whitened.solve(asked, options, flow, planned.chosen)
     return ensemble.flow(asked, options) if flow else ensemble.full(asked, options)
+
+
+def _check_flags(**flags: Any) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"`{name}` must be True or False, got {value!r}.")
 
 
 def _check_method(asked: Problem, method: str, flow: bool) -> None:

@@ -23,11 +23,11 @@ from widefield.progress import bar
 from widefield.solution import Status
 from widefield.theories.dynamics import kernels, losses, paths
 from widefield.theories.dynamics.answer import Answer, Estimate
-from widefield.theories.dynamics.ensemble import FIRST_PATHS, N_BATCHES, Options
+from widefield.theories.dynamics.ensemble import FIRST_PATHS, N_BATCHES, Options, size
 from widefield.theories.dynamics.march import Physics, initial_scales, label_alignment
 from widefield.theories.dynamics.nodes import HOMOGENEOUS, MOST_DIMENSIONS, Rule, rules
 from widefield.theories.dynamics.problem import Problem
-from widefield.theories.dynamics.run import DIVERGED, Run
+from widefield.theories.dynamics.run import DIVERGED, OVERFLOW, Run
 
 GOAL, GOOD_ENOUGH = 1e-4, 1e-3  # of the error of predictions where no rtol is given: aimed at, and still accepted
 MOST_NODES, MOST_NODES_ASKED = 2**20, 2**23  # without and with rtol
@@ -78,8 +78,7 @@ def applies(problem: Problem, options: Options) -> bool:
 def solve(problem: Problem, options: Options, flow: bool = False) -> Answer | None:
     """Rules of doubling resolution until outputs change by less than ``rtol``; None where they would be no good.
 
-    Error: the change from the rule before, for every field; relative to the root mean square of the final outputs in
-    ``error``. With ``flow`` the same levels halve the steps of a fourth-order Runge–Kutta method.
+    Error: the change from the rule before, for every field; relative to the size of outputs in ``error``. With ``flow`` the same levels halve the steps of a fourth-order Runge–Kutta method.
     """
     rtol = options.sampling.rtol
     coarse, fine, error = refined(problem, options, flow)
@@ -101,19 +100,18 @@ def refined(problem: Problem, options: Options, flow: bool) -> tuple[Curves | No
         if flow and 4 * 2**level * len(rule.weights) > MOST_WORK * most:
             break
         coarse, fine = fine, _march(problem, options, rule, 2**level if flow else None)
-        error = np.inf if coarse is None else _change(coarse, fine)
+        error = np.inf if coarse is None else _change(coarse, fine, problem.least_output)
         if error <= (rtol or GOAL):
             break
     return coarse, fine, error
 
 
-def _change(coarse: Curves, fine: Curves) -> float:
-    """Largest change of an output, relative to their size at the end; infinite where only one rule diverges."""
+def _change(coarse: Curves, fine: Curves, least: float) -> float:
+    """Largest change of an output, relative to their size; infinite where only one rule diverges."""
     if coarse.diverged_at != fine.diverged_at:
         return np.inf
     rows = slice(fine.diverged_at)
-    size = np.sqrt(np.mean(fine.prediction[rows][-1] ** 2))
-    return float(np.abs(fine.prediction[rows] - coarse.prediction[rows]).max() / max(size, 1e-300))
+    return float(np.abs(fine.prediction[rows] - coarse.prediction[rows]).max()) / size(fine.prediction[rows], least)
 
 
 def _march(problem: Problem, options: Options, rule: Rule, substeps: int | None) -> Curves:
@@ -129,8 +127,14 @@ def _march(problem: Problem, options: Options, rule: Rule, substeps: int | None)
         for t, rate in enumerate(problem.rates):
             row = tuple(np.asarray(v) for v in _observe(*function, *seen, physics, weights, motion.site))
             value = float(losses.total(problem.loss, jnp.asarray(row[0][None, : shape.n_train]), physics.labels))
-            if not np.isfinite(row[0]).all() or value > DIVERGED * max(rows[0][-1] if rows else np.inf, 1.0):
+            if (
+                not np.isfinite(row[0]).all()
+                or not np.isfinite(value)
+                or value > DIVERGED * max(rows[0][-1] if rows else np.inf, 1.0)
+            ):
                 stop = t
+                if not rows:
+                    raise ValueError(OVERFLOW)
                 break
             rows.append((*row, value))
             if substeps is None:

@@ -113,7 +113,7 @@ def _spread(name: str, estimate: Estimate, along: np.ndarray) -> Estimate:
 
 def _cosine(value: np.ndarray, n: int) -> np.ndarray:
     """Alignment with the labels of all samples, of which n − 1 are across: from that with one across."""
-    with np.errstate(invalid="ignore"):  # infinite after a divergence
+    with np.errstate(invalid="ignore", divide="ignore"):  # infinite after a divergence, zero without features
         ratio = np.maximum(1 / value**2 - 1, 0.0)
         return np.where(np.isfinite(value), 1 / np.sqrt(1 + (n - 1) * ratio), np.inf)
 

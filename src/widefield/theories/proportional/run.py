@@ -14,8 +14,9 @@ from widefield.theories.proportional.march import State
 from widefield.theories.proportional.problem import Problem
 from widefield.theories.proportional.verify import residual
 
-TOLERANCE = {"float64": 1e-8, "float32": 1e-3}
+TOLERANCE = {"float64": 1e-10, "float32": 1e-3}  # right runs have 1e-13 at most, whatever their length
 DIVERGED = 1e8  # a loss this many times the first one has diverged
+ROUNDING = 100  # roundings of the largest loss in every later one, about
 SECONDS = 2e-10  # per number read
 CURVES = ("test_loss", "train_loss", "bias", "width_variance", "data_variance")
 
@@ -60,19 +61,32 @@ def judge(problem: Problem, state: State) -> Answer:
         / problem.rates[:n, None, None]
     )
     step = diverged_at(losses[..., 0])
-    notes: tuple[str, ...] = ()
+    notes = _on_digits(losses[:step, :, :2], problem.dtype)
     diagnostics: dict[str, Any] = {}
     status = Status.success
     if step is not None:
         losses[step:], kernel[step:] = np.inf, np.inf
         status, diagnostics = Status.diverged, {"diverged_at_step": step}
-        notes = (f"the test loss passes {DIVERGED:g} times its first value at step {step}; later entries are infinite",)
+        notes += (
+            f"the test loss passes {DIVERGED:g} times its first value at step {step}; later entries are infinite",
+        )
     valid = n if step is None else step
     found = residual(problem, state, valid)
     if status is Status.success and not found <= TOLERANCE[problem.dtype]:
         status = Status.inaccurate
     curves = {name: losses[..., i] for i, name in enumerate(CURVES)}
     return Answer(curves, kernel, state, status, found, problem.modes_error, notes, diagnostics)
+
+
+def _on_digits(losses: np.ndarray, dtype: str) -> tuple[str, ...]:
+    """Whether some losses have become so small that cancellation leaves them less than two digits."""
+    largest = np.max(losses, initial=0.0)
+    error = ROUNDING * np.finfo(dtype).eps * largest
+    if not np.any(losses < 100 * error):
+        return ()
+    return (
+        f"losses carry roundings of terms of order {largest:.1g}: below about {error:.0e} they have no digits left",
+    )
 
 
 def diverged_at(test_loss: np.ndarray) -> int | None:

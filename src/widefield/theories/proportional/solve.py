@@ -64,7 +64,8 @@ def proportional(
     Method: one causal march, O(depth·steps³) time, O(depth·steps²) memory; exact in the limit. Beyond 640 steps matrices
     are compressed far from the diagonal as they are made, to some roundings (about steps^2.5; residual networks and
     structured data with finite width or batch keep the dense march).
-    Error: ``residual`` puts the matrices back into the equations. Extrapolations state theirs in ``error``.
+    Error: ``residual`` puts matrices and curves back into the equations, relative to the terms in their sums. Losses carry
+    roundings of the largest one, and a note says where they have become that small. Extrapolations state theirs in ``error``.
     Limits: linear networks. Finite networks scatter by O(1/√D), more near the largest stable rate. Divergence is a status
     with its step; losses from there on are infinite.
     """

@@ -2,6 +2,14 @@ r"""Whether the matrices that are returned solve the equations, seen through ran
 
 Each equation is put back as a whole, with NumPy, and applied to a few random vectors: O(T²) instead of O(T³), and a wrong
 entry shows in its row (Freivalds). The transformations of `rows` are built here anew.
+
+A row's mismatch is compared with what its sums are made of, not with what is left of them: where training has converged
+:math:`C_v = P\,C\,P^T` vanishes by cancellation, and roundings of its terms are all that any sum of them can give. Hence
+every vector carries a size, and a product :math:`Ax` has the size :math:`\sqrt{\sum_s A_{ts}^2x_s^2}` of sums of random
+sign, as rounding errors are (Higham & Mary 2019).
+
+Rows may also be small without cancellation, after a decay. What feeds them is known to a fraction of the largest entries
+(`long`), so that `FLOOR` times the largest row so far counts as well.
 """
 
 from collections.abc import Iterator
@@ -17,8 +25,46 @@ from widefield.theories.proportional.problem import Problem
 from widefield.theories.proportional.residual import Stack
 
 N_PROBES = 3
+FLOOR = 0.01  # at run's tolerance 1e-12 of the largest row: what `long` may leave out of each of a few factors
 Matrix = Any  # NumPy where a JAX array stood
-Equation = tuple[Matrix, list[Matrix]]
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Columns of numbers, and how large the terms were that they are sums of."""
+
+    value: np.ndarray
+    size: np.ndarray
+
+    __array_ufunc__ = None  # so that matrix @ vector and number * vector come here
+
+    @staticmethod
+    def of(value: np.ndarray) -> "Vector":
+        """Numbers that are given."""
+        return Vector(value, np.abs(value))
+
+    def __rmatmul__(self, matrix: Matrix) -> "Vector":
+        value = matrix @ self.value
+        return Vector(value, np.maximum(np.abs(value), np.sqrt(np.square(matrix) @ np.square(self.size))))
+
+    def __rmul__(self, factor: Matrix) -> "Vector":
+        return Vector(factor * self.value, np.abs(factor) * self.size)
+
+    def __add__(self, other: "Vector") -> "Vector":
+        return Vector(self.value + other.value, self.size + other.size)
+
+    def __neg__(self) -> "Vector":
+        return -1.0 * self
+
+    def __sub__(self, other: "Vector") -> "Vector":
+        return self + -other
+
+    def __getitem__(self, rows: slice) -> "Vector":
+        return Vector(self.value[rows], self.size[rows])
+
+
+Equation = tuple[Vector, list[Vector]]
+Probe = tuple[Vector, Vector]
 
 
 @dataclass(frozen=True)
@@ -46,17 +92,18 @@ class Time:
         rates = np.repeat(self.problem.rates, self.channels)[: self.n]
         return np.where(self.step[:, None] > self.step[None, :], C, 0.0) * rates
 
-    def gradient(self, d: Matrix) -> np.ndarray:
+    def gradient(self, d: Matrix) -> Matrix:
         """g = d(0) + γ d(t)."""
         return self._mix(d, 1.0, self.problem.richness)
 
-    def initial(self, d: Matrix) -> np.ndarray:
+    def initial(self, d: Matrix) -> Matrix:
         """What the input layer sees of the backward variables, over γ."""
         return self._mix(d, 0.0 if self.problem.centered else 1 / self.problem.richness, 1.0)
 
-    def _mix(self, d: Matrix, first: float, rest: float) -> np.ndarray:
+    def _mix(self, d: Matrix, first: float, rest: float) -> Matrix:
         later = (self.step > 0)[:, None]
-        return first * self.ones @ d[: self.channels] + np.where(later, rest * d, 0.0)
+        held = first * self.ones @ d[: self.channels]
+        return held + (rest * later * d if isinstance(d, Vector) else np.where(later, rest * d, 0.0))  # not 0 · inf
 
 
 def congruent(transform, C: Matrix) -> Matrix:
@@ -67,13 +114,18 @@ def congruent(transform, C: Matrix) -> Matrix:
 def residual(problem: Problem, state: State, n_rows: int) -> float:
     """The largest mismatch of a row, relative to the terms that meet in it, over the first ``n_rows`` steps."""
     time = Time(problem, n_rows * len(problem.overlap))
-    probe = np.random.default_rng(0).standard_normal((2, time.n, N_PROBES))
-    worst = 0.0
-    for left, terms in _equations(time, _cut(state, time.n), probe):
-        scale = sum(np.abs(term).max(axis=1) for term in terms) + np.abs(left).max(axis=1)
-        gap = np.abs(left - sum(terms)).max(axis=1)
-        worst = max(worst, float(np.max(np.divide(gap, scale, out=np.zeros_like(gap), where=scale > 0))))
-    return worst
+    numbers = np.random.default_rng(0).standard_normal((2, time.n, N_PROBES))
+    probe = (Vector.of(numbers[0]), Vector.of(numbers[1]))
+    worst = [mismatch(*one).max(initial=0.0) for one in _equations(time, _cut(state, time.n), probe)]
+    return float(np.max(worst))  # NaN stays
+
+
+def mismatch(left: Vector, terms: list[Vector]) -> np.ndarray:
+    """What is left of every row of an equation, relative to the size of its terms."""
+    whole = sum(terms, -left)
+    gap, size = np.abs(whole.value).max(axis=1), whole.size.max(axis=1)
+    scale = size + FLOOR * np.maximum.accumulate(size)
+    return np.divide(gap, scale, out=np.zeros_like(gap), where=scale != 0)
 
 
 def _cut(state: State, n: int) -> Any:
@@ -99,7 +151,7 @@ def _cut_input(name: str, leaf: np.ndarray, n: int) -> np.ndarray:
     return leaf[:n, ..., :n]
 
 
-def _equations(time: Time, state: Any, probe: Matrix) -> Iterator[Equation]:
+def _equations(time: Time, state: Any, probe: Probe) -> Iterator[Equation]:
     problem, inputs = time.problem, state.inputs
     layers = state.layers
     first = layers.gradient[0] if isinstance(layers, Stack) else layers[0].gradient
@@ -110,9 +162,19 @@ def _equations(time: Time, state: Any, probe: Matrix) -> Iterator[Equation]:
     yield inputs.initial @ u, [a[0] / a[-1] ** 2 / problem.width * congruent(time.initial, first) @ u]
     yield from _isotropic(time, inputs, probe) if problem.modes is None else _structured(time, inputs, probe)
     yield from (_residual if isinstance(layers, Stack) else _plain)(time, inputs, layers, probe)
+    yield from _losses(time, inputs)
 
 
-def _solved(pair: Any, A, B, probe: Matrix) -> Iterator[Equation]:
+def _losses(time: Time, inputs) -> Iterator[Equation]:
+    """The curves are the diagonals, and the parts of the test loss add up."""
+    test, train, bias, width, data = (Vector.of(column[:, None]) for column in inputs.losses.T)
+    noise = Vector.of(np.full((time.n, 1), time.problem.label_noise))
+    yield test, [Vector.of(np.diagonal(inputs.test)[:, None])]
+    yield train, [Vector.of(np.diagonal(inputs.train)[:, None]) if np.isfinite(time.problem.data) else test]
+    yield test, [bias, width, data, noise]
+
+
+def _solved(pair: Any, A, B, probe: Probe) -> Iterator[Equation]:
     """P = (1, 0) + A Q and Q = (0, 1) + B P; ``A`` and ``B`` act on vectors."""
     u, r = probe
     h, g = (side[:, 0] @ u + side[:, 1] @ r for side in pair)
@@ -120,10 +182,10 @@ def _solved(pair: Any, A, B, probe: Matrix) -> Iterator[Equation]:
     yield g, [r, B(h)]
 
 
-def _correlated(C: Matrix, solution: Matrix, C_u, C_r, u: Matrix, *more: np.ndarray) -> Iterator[Equation]:
-    """C = P diag(C_u, C_r) Pᵀ + more."""
+def _correlated(C: Matrix, solution: Matrix, C_u, C_r, u: Vector, *more: Vector) -> Iterator[Equation]:
+    """C = P diag(C_u, C_r) Pᵀ + more, where ``more`` has met ``u`` already."""
     parts = [solution[:, i] @ (S @ (solution[:, i].T @ u)) for i, S in enumerate((C_u, C_r))]
-    yield C @ u, [*parts, *(extra @ u for extra in more)]
+    yield C @ u, [*parts, *more]
 
 
 def _first_response(time: Time, inputs):
@@ -149,7 +211,7 @@ def _readout(time: Time):
     return time.memory(time.ones @ time.ones.T), np.diag((time.step == 0).astype(float))
 
 
-def _plain(time: Time, inputs, layers, probe: Matrix) -> Iterator[Equation]:
+def _plain(time: Time, inputs, layers, probe: Probe) -> Iterator[Equation]:
     a = time.problem.widths
     A, C_u = _first_response(time, inputs), inputs.feature
     for l, layer in enumerate(layers):
@@ -165,7 +227,7 @@ def _plain(time: Time, inputs, layers, probe: Matrix) -> Iterator[Equation]:
         A, C_u = (lambda g, R=responds, later=later: R @ g + later(g)), layer.feature
 
 
-def _residual(time: Time, inputs, layers: Any, probe: Matrix) -> Iterator[Equation]:
+def _residual(time: Time, inputs, layers: Any, probe: Probe) -> Iterator[Equation]:
     """The embedding of `residual`: Γ and Ω of every layer, and the pairs that carry them on."""
     depth, u = len(layers.feature), probe[0]
     b2 = (time.problem.branch or 1.0) ** 2
@@ -188,7 +250,7 @@ def _residual(time: Time, inputs, layers: Any, probe: Matrix) -> Iterator[Equati
         Gamma = yield from _link(time, layers, l, Gamma, B, B_last, C_last, probe)
 
 
-def _link(time: Time, layers: Any, l: int, Gamma, B, B_last, C_last, probe: Matrix):
+def _link(time: Time, layers: Any, l: int, Gamma, B, B_last, C_last, probe: Probe):
     """The two pairs that join layers l and l + 1; returns the next Γ."""
     u, depth, b2 = probe[0], len(layers.feature), (time.problem.branch or 1.0) ** 2
     later = _memory_response(time, layers.feature[l])
@@ -199,9 +261,11 @@ def _link(time: Time, layers: Any, l: int, Gamma, B, B_last, C_last, probe: Matr
     yield from _solved(ahead, Gamma, lambda h: B @ h, probe)
     yield from _solved(back, A, lambda h: Omega @ h, probe)
     above = layers.gradient[l + 1]
-    yield from _correlated(layers.driven[l + 1], ahead.forward, layers.driven[l], b2 * above, u, b2 * layers.feature[l])
+    yield from _correlated(
+        layers.driven[l + 1], ahead.forward, layers.driven[l], b2 * above, u, b2 * layers.feature[l] @ u
+    )
     M = C_last if last else layers.returned[l + 1]
-    yield from _correlated(layers.returned[l], back.backward, b2 * layers.feature[l], M, u, b2 * above)
+    yield from _correlated(layers.returned[l], back.backward, b2 * layers.feature[l], M, u, b2 * above @ u)
     return lambda g: ahead.forward[:, 1] @ g + A(g)
 
 
@@ -211,32 +275,33 @@ def _omega(time: Time, layers: Any, l: int) -> Matrix:
     return layers.back.backward[l, :, 0] + b2 * above
 
 
-def _isotropic(time: Time, inputs, probe: Matrix) -> Iterator[Equation]:
+def _isotropic(time: Time, inputs, probe: Probe) -> Iterator[Equation]:
     """v = w* − r − K h⁰ and h⁰ = R_Δ v + u: responses and correlations."""
     problem, ones, (r, u) = time.problem, time.ones, probe
     v, h, mean_h = inputs.error, inputs.field, inputs.mean_field
     if np.isfinite(problem.data):
         R, C_u = inputs.propagator, inputs.train / problem.data
-        yield R @ u, [u, v[:, 1] @ (R @ u) / problem.data]
+        yield R @ u, [u, v[:, 1] / problem.data @ (R @ u)]
         yield inputs.train @ u, [R @ (inputs.test @ (R.T @ u))]
         yield h[:, 0] @ r + h[:, 1] @ u, [u, R @ (v[:, 0] @ r + v[:, 1] @ u)]
     else:
         h, mean_h = v + np.stack([np.zeros((time.n,) * 2), np.eye(time.n)], axis=1), inputs.mean_error
         C_u = np.where(time.step[:, None] == time.step[None, :], inputs.test, 0.0) / problem.batch
     yield v[:, 0] @ r + v[:, 1] @ u, [-r, -inputs.memory @ (h[:, 0] @ r + h[:, 1] @ u)]
-    yield inputs.mean_error, [ones, -inputs.memory @ mean_h]
-    mean = lambda m: m @ problem.overlap @ m.T  # noqa: E731
-    noise = problem.label_noise * ones @ ones.T
+    yield Vector.of(inputs.mean_error), [Vector.of(ones), -inputs.memory @ Vector.of(mean_h)]
+    mean = lambda m: m @ (problem.overlap @ (m.T @ u))  # noqa: E731
+    noise = problem.label_noise * ones @ (ones.T @ u)
     yield from _correlated(inputs.test, v, inputs.initial, C_u, u, mean(inputs.mean_error), noise)
     yield from _correlated(inputs.feature, h, inputs.initial, C_u, u, mean(mean_h))
 
 
-def _structured(time: Time, inputs, probe: Matrix) -> Iterator[Equation]:
+def _structured(time: Time, inputs, probe: Probe) -> Iterator[Equation]:
     """H_k = 1 − λ_k K H_k of every mode, and the sums over modes."""
     modes, u = time.problem.modes, probe[0]
     assert modes is not None
-    yield inputs.mean, [np.ones_like(inputs.mean), -modes.target * (inputs.memory @ inputs.mean)]
-    noise = time.problem.label_noise * np.ones((time.n, 1)) * u.sum(axis=0)
+    mean, one = Vector.of(inputs.mean), np.ones((time.n, 1))
+    yield mean, [Vector.of(np.ones_like(inputs.mean)), -modes.target * (inputs.memory @ mean)]
+    noise = time.problem.label_noise * one @ (one.T @ u)
     test, field = [(inputs.mean * modes.power * f) @ (inputs.mean.T @ u) for f in (1.0, modes.target)]
     if inputs.transfer.size:
         E = (np.diagonal(inputs.test) / time.problem.batch)[:, None]

@@ -1,0 +1,95 @@
+"""The certificate passes what is right, however small, and sees what is wrong, in whatever matrix."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+import widefield as wf
+from tests.proportional.test_long import CASES, STEPS, asked
+from widefield.theories.proportional.march import march
+from widefield.theories.proportional.run import TOLERANCE, judge
+from widefield.theories.proportional.verify import Vector, residual
+
+RTOL = TOLERANCE["float64"]
+CONVERGED = {
+    "centred population": {"centered": True, "width_ratio": 1.0, "rate": 0.06},
+    "few data": {"data_ratio": 0.3, "width_ratio": 1.0, "rate": 0.06},
+}
+PARAMETERS = ("rates", "richness", "width", "data", "label_noise", "overlap", "widths")
+
+
+@pytest.fixture(scope="module")
+def right():
+    """A problem and its matrices, NumPy."""
+    with jax.enable_x64(True):
+        one = asked(STEPS, **CASES["gd"])
+        return one, jax.tree.map(np.array, march(one.parameters, one.shape))
+
+
+def changed(state, which, at, factor):
+    """``state`` with one entry of matrix ``which`` times ``factor``."""
+    leaves, tree = jax.tree.flatten(state)
+    leaves[which] = leaves[which].copy()
+    leaves[which][at] *= factor
+    return tree.unflatten(leaves)
+
+
+def test_sizes_are_those_of_the_terms():
+    rng = np.random.default_rng(0)
+    A, x = rng.normal(size=(4, 400)), rng.normal(size=(400, 2))
+    found = A @ Vector.of(x)
+    np.testing.assert_allclose(found.value, A @ x)
+    assert np.all(found.size >= np.abs(found.value)) and np.all(found.size <= np.abs(A) @ np.abs(x))
+    nothing = found - found
+    assert not nothing.value.any() and np.all(nothing.size == 2 * found.size)
+
+
+@pytest.mark.parametrize("name", CONVERGED)
+def test_converged_runs_are_right(name):
+    """Losses are then small differences of terms of order one, relative to themselves all rounding."""
+    found = wf.proportional(wf.DNN(2, "linear"), steps=300, richness=0.8, **CONVERGED[name])
+    assert found.train_loss.values[-1] < 1e-9 and found.residual < 1e-13
+
+
+def test_small_losses_are_noted(right):
+    one, state = right
+    assert judge(one, state).notes == ()
+    state = state._replace(inputs=state.inputs._replace(losses=np.where(np.arange(62)[:, None] < 50, 1.0, 1e-13)))
+    (note,) = judge(one, state).notes
+    assert note.startswith("losses carry roundings of terms of order 1")
+
+
+def test_every_matrix_is_seen(right):
+    """One entry off by a millionth: the largest one of row 40 that is not on the diagonal of time."""
+    one, state = right
+    assert residual(one, state, one.n_rows) < 1e-14
+    for which, (path, matrix) in enumerate(jax.tree_util.tree_flatten_with_path(state)[0]):
+        if path[-1].name == "mean_field" or matrix.shape[1] < one.n_rows:
+            continue
+        at = (40, int(np.argmax(np.abs(matrix[40, :40]))))
+        assert matrix[at] != 0
+        assert residual(one, changed(state, which, at, 1 + 1e-6), one.n_rows) > 10 * RTOL, jax.tree_util.keystr(path)
+
+
+@pytest.mark.parametrize("column", range(5))
+def test_every_curve_is_seen(column, right):
+    one, state = right
+    losses = state.inputs.losses.copy()
+    losses[40, column] *= 1 + 1e-6
+    assert residual(one, state._replace(inputs=state.inputs._replace(losses=losses)), one.n_rows) > 1e3 * RTOL
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_every_parameter_is_seen(name, right):
+    """Matrices that solve the equations of another problem, a millionth away."""
+    one, state = right
+    value = np.array(getattr(one, name)) * (1 + 1e-6 * (np.arange(2) if name == "widths" else 1))
+    assert residual(replace(one, **{name: value}), state, one.n_rows) > 1e3 * RTOL
+
+
+def test_what_is_no_number_is_seen(right):
+    one, state = right
+    wrong = changed(state, 0, (40, 3), np.nan)
+    assert np.isnan(residual(one, wrong, one.n_rows)) and judge(one, wrong).status is wf.Status.inaccurate
