@@ -35,13 +35,13 @@ def test_an_update_descends_with_the_raw_rate(case):
     weights, x, y = case
     richness, rate, width = 2.0, 0.3, 5
     before = [np.array(w, float) for w in weights]
-    first = np.array([plain(before, one) for one in x]) / richness
+    first = np.array([plain(before, one) for one in x])
     moved = convolution.update(
         [w + 0 for w in weights], x.astype(np.float32), y.astype(np.float32), first.astype(np.float32), richness, rate
     )
 
     def loss(parts):
-        f = np.array([plain(parts, one) for one in x]) / richness - first
+        f = (np.array([plain(parts, one) for one in x]) - first) / richness
         return 0.5 * np.mean((f - y) ** 2)
 
     for layer, index in ((0, (1, 1, 0, 2)), (1, (0, 2, 3, 1)), (2, (4,))):

@@ -216,6 +216,12 @@ def test_coherent_states_of_wide_networks():
 
 
 @pytest.mark.full
+def test_networks_of_width_one_thousand_on_both_sides():
+    check_fluctuations(2.0, 500, replicates=12, steps=200, warmup=60)
+    check_coherence(24.0, 500, replicates=12, steps=120, warmup=40)
+
+
+@pytest.mark.full
 def test_chains_from_the_prior_find_the_coherent_state():
     kernel, _ = section_seven(24.0, 1.0, 200, 7, replicates=8, steps=400, warmup=400)
     np.testing.assert_allclose(kernel.mean(0), coherent_kernel(24.0, 1.0), rtol=0.05)

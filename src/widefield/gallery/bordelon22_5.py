@@ -52,7 +52,7 @@ class Parameters:
 
 FULL = Parameters()
 QUICK = Parameters(
-    width=48, replicates=20, depth=3, richnesses=(0.5, 1.5), n_train=30, n_test=60, batch=30, rate=0.4, steps=60
+    width=48, replicates=20, depth=3, richnesses=(0.5, 1.5), n_train=30, n_test=60, batch=30, rate=0.2, steps=80
 )
 
 

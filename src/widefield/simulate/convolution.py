@@ -45,7 +45,7 @@ def train(
     for child in np.random.SeedSequence(seed).spawn(replicates):
         rng = np.random.default_rng(child)
         weights = initial(rng, depth, width, x.shape[-1])
-        first, first_test = (features(weights, part)[1] / richness for part in (images, tests))
+        first, first_test = (features(weights, part)[1] for part in (images, tests))
         rows = []
         for t in range(int(at[-1]) + 1):
             if t in at:
@@ -76,8 +76,8 @@ def features(weights, x):
 
 
 def loss(weights, x, y, first, richness):
-    """Half the mean square of f − y over a batch; ``first`` are the outputs at the start."""
-    return 0.5 * jnp.mean((features(weights, x)[1] / richness - first - y) ** 2)
+    """Half the mean square of f − y over a batch; ``first`` are the outputs at the start, times the richness."""
+    return 0.5 * jnp.mean(((features(weights, x)[1] - first) / richness - y) ** 2)
 
 
 @partial(jax.jit, donate_argnums=0)
@@ -91,7 +91,7 @@ def update(weights, x, y, first, richness, rate):
 def observed(weights, x_test, first, y_test, richness) -> tuple[float, ...]:
     """Test loss, share of test images on the right side (outputs of zero: half), and A(Φ, yyᵀ) of the last features."""
     pooled, output = (np.asarray(part, np.float64) for part in features(weights, x_test))
-    f = output / richness - first
+    f = (output - first) / richness
     error = 0.5 * np.mean((f - y_test) ** 2)
     right = 0.5 + 0.5 * np.mean(np.sign(f * y_test))
     return float(error), float(right), float(alignment(pooled @ pooled.T, np.outer(y_test, y_test)))
