@@ -45,7 +45,8 @@ class Vector:
 
     def __rmatmul__(self, matrix: Matrix) -> "Vector":
         value = matrix @ self.value
-        return Vector(value, np.maximum(np.abs(value), np.sqrt(np.square(matrix) @ np.square(self.size))))
+        size = np.sqrt(np.square(matrix, dtype=float) @ np.square(self.size))
+        return Vector(value, np.maximum(np.abs(value), size))
 
     def __rmul__(self, factor: Matrix) -> "Vector":
         return Vector(factor * self.value, np.abs(factor) * self.size)
@@ -116,7 +117,8 @@ def residual(problem: Problem, state: State, n_rows: int) -> float:
     time = Time(problem, n_rows * len(problem.overlap))
     numbers = np.random.default_rng(0).standard_normal((2, time.n, N_PROBES))
     probe = (Vector.of(numbers[0]), Vector.of(numbers[1]))
-    worst = [mismatch(*one).max(initial=0.0) for one in _equations(time, _cut(state, time.n), probe)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        worst = [mismatch(*one).max(initial=0.0) for one in _equations(time, _cut(state, time.n), probe)]
     return float(np.max(worst))  # NaN stays
 
 
@@ -125,6 +127,7 @@ def mismatch(left: Vector, terms: list[Vector]) -> np.ndarray:
     whole = sum(terms, -left)
     gap, size = np.abs(whole.value).max(axis=1), whole.size.max(axis=1)
     scale = size + FLOOR * np.maximum.accumulate(size)
+    scale[~np.isfinite(scale)] = np.nan  # nothing is small beside infinity
     return np.divide(gap, scale, out=np.zeros_like(gap), where=scale != 0)
 
 
@@ -167,10 +170,17 @@ def _equations(time: Time, state: Any, probe: Probe) -> Iterator[Equation]:
 
 def _losses(time: Time, inputs) -> Iterator[Equation]:
     """The curves are the diagonals, and the parts of the test loss add up."""
+    problem = time.problem
     test, train, bias, width, data = (Vector.of(column[:, None]) for column in inputs.losses.T)
-    noise = Vector.of(np.full((time.n, 1), time.problem.label_noise))
+    noise = Vector.of(np.full((time.n, 1), problem.label_noise))
+    squared = (
+        ((inputs.mean_error @ problem.overlap) * inputs.mean_error).sum(axis=1)
+        if problem.modes is None
+        else np.square(inputs.mean) @ problem.modes.power
+    )
+    yield bias, [Vector.of(squared[:, None])]
     yield test, [Vector.of(np.diagonal(inputs.test)[:, None])]
-    yield train, [Vector.of(np.diagonal(inputs.train)[:, None]) if np.isfinite(time.problem.data) else test]
+    yield train, [Vector.of(np.diagonal(inputs.train)[:, None]) if np.isfinite(problem.data) else test]
     yield test, [bias, width, data, noise]
 
 
