@@ -40,9 +40,10 @@ CASES = {
     "chosen steps": (wf.DNN(2, "linear"), TASK, {"at": [2, 7], "rate": np.linspace(0.05, 0.02, 7)}),
     "tied": (wf.RNN(2, "linear", weight_variance=1.2), wf.Task(X, Y[:, None]), {}),
     "tied, two inputs": (wf.RNN(3, "linear"), wf.Task(SEQUENCE, Y), {}),
+    "tied, a silent state": (wf.RNN(2, "linear"), wf.Task(np.stack([0 * X, X], axis=1), Y), {}),
     "flow": (wf.DNN(2, "linear"), TASK, {"flow": True}),
 }
-LONG = ("two layers of weights", "four", "tied", "tied, two inputs", "flow")
+LONG = ("two layers of weights", "four", "tied", "tied, two inputs", "tied, a silent state", "flow")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=full) if name in LONG else name for name in CASES])

@@ -126,12 +126,15 @@ def protocol_of(
         raise ValueError(
             "`flow` must be False in simulate.dynamics: networks train in steps; lower the `rate` instead."
         )
+    rates = rates_of(rate, checks.integer("steps", steps, 1))
+    if momentum_time is not None:
+        momentum_time = checks.nonnegative("momentum_time", momentum_time, positive=True)
+        if rates.max() > momentum_time:
+            raise ValueError(f"`momentum_time` must be at least the rate {rates.max():g}, got {momentum_time!r}.")
     return Protocol(
-        rates=rates_of(rate, checks.integer("steps", steps, 1)),
+        rates=rates,
         weight_decay=checks.nonnegative("weight_decay", weight_decay),
-        momentum_time=None
-        if momentum_time is None
-        else checks.nonnegative("momentum_time", momentum_time, positive=True),
+        momentum_time=momentum_time,
         temperature=checks.nonnegative("temperature", temperature),
         initial_scale=_scales_of(net, scale),
         centered=flag("centered", centered),

@@ -10,7 +10,6 @@ import numpy as np
 
 from widefield import checks
 from widefield.network import Network
-from widefield.theories.dynamics.problem import check_network
 
 FORMS = ("mean_field", "ntk", "mup")
 
@@ -53,12 +52,15 @@ def parameterization(
     the readout's weights. All three train the same function; tested on networks. Equal widths and variances per kind.
     """
     checks.choice("form", form, FORMS)
-    check_network(network)
+    if not isinstance(network, Network):
+        raise ValueError(f"`network` must be a widefield.Network (DNN or RNN), got {type(network).__name__}.")
+    network.refuse_branch("parameterization")
     n = checks.integer("width", width, 1)
     d = checks.integer("dimension", dimension, 1)
     gamma = checks.nonnegative("richness", richness, positive=True)
     raw = checks.nonnegative("rate", rate, positive=True) * gamma**2 * n
-    assert network.readout_variance is not None
+    if network.readout_variance is None:
+        raise ValueError("`network` must have a readout (readout_variance).")
     u, w, b = (_one(network, name) for name in ("input_variance", "weight_variance", "bias_variance"))
     base = {
         "inputs": np.sqrt(u / d), "hidden": np.sqrt(w / n), "readout": np.sqrt(network.readout_variance) / (gamma * n),

@@ -33,7 +33,20 @@ Batches = list[dict[str, Any]]
 
 
 def perturbative(problem: Problem, options: ensemble.Options) -> Answer:
-    """Outputs, loss, tangent kernel, and the kernels and alignments that are wanted, to order γ0²."""
+    """Outputs, loss, tangent kernel, and the kernels and alignments that are wanted, to order γ0²; with ``rtol``, four
+    times the paths until standard errors of the outputs are within it."""
+    rtol = options.sampling.rtol
+    found = _orders(problem, options)
+    while rtol is not None and found.error > rtol and found.status is Status.success and found.n_paths is not None:
+        if 4 * found.n_paths > ensemble.MOST_PATHS:
+            note = f"outputs are good to {found.error:.1e}, not to rtol={rtol:g}, with the most paths there are: raise `rtol`"
+            return replace(found, status=Status.not_converged, notes=(*found.notes, note))
+        found = _orders(problem, replace(options, sampling=replace(options.sampling, paths=4 * found.n_paths)))
+    return found
+
+
+def _orders(problem: Problem, options: ensemble.Options) -> Answer:
+    """With the paths that are asked for, or those that directions need."""
     size = max(1.0, float(np.linalg.norm(problem.labels)))
     richnesses = tuple(point / size for point in (EXACT if problem.exact else SAMPLED))
     levels, n_paths = _levels(problem, options, richnesses)

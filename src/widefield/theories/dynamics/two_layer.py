@@ -235,13 +235,16 @@ def advance_flow(activation, gradient, physics: Physics, weights: Array, motion:
 def _answer(problem: Problem, options: Options, coarse: Curves, fine: Curves, error: float) -> Answer:
     """Every field of the finer rule with its change from the coarser one."""
     with np.errstate(invalid="ignore"):
-        gap = lambda a, b: Estimate(a, np.where(np.isfinite(a), np.abs(a - b), np.inf))  # noqa: E731
-        ntk = None if fine.ntk is None or coarse.ntk is None else gap(fine.ntk, coarse.ntk)
-        prediction, loss = gap(fine.prediction[:, None], coarse.prediction[:, None]), gap(fine.loss, coarse.loss)
-        found = {"alignment": gap(fine.alignment, coarse.alignment)}
+        change = lambda a, b: np.where(np.isfinite(a), np.abs(a - b), np.inf)  # noqa: E731
+        gap = lambda a, b: Estimate(a, change(a, b))  # noqa: E731
+        kinked = bool(problem.network.activation.breaks)
+        curve = lambda a, b: Estimate(a, _largest(change(a, b), kinked))  # noqa: E731
+        ntk = None if fine.ntk is None or coarse.ntk is None else curve(fine.ntk, coarse.ntk)
+        prediction, loss = curve(fine.prediction[:, None], coarse.prediction[:, None]), curve(fine.loss, coarse.loss)
+        found = {"alignment": curve(fine.alignment, coarse.alignment)}
         if fine.ntk is not None and coarse.ntk is not None:
             cosine = lambda ntk: kernels.tangent_alignment(problem.labels, ntk)  # noqa: E731
-            found["ntk_alignment"] = gap(cosine(fine.ntk), cosine(coarse.ntk))
+            found["ntk_alignment"] = curve(cosine(fine.ntk), cosine(coarse.ntk))
     draws: dict[str, np.ndarray] = {}
     if fine.diverged_at is None:
         asked = {"feature_kernel", "gradient_kernel"} & set(options.wanted)
@@ -258,6 +261,17 @@ def _answer(problem: Problem, options: Options, coarse: Curves, fine: Curves, er
         prediction, loss, ntk, found, draws, status=Status.success if fine.diverged_at is None else Status.diverged,
         residual=0.0, error=error, notes=notes, diagnostics=diagnostics,
     )  # fmt: skip
+
+
+def _largest(change: np.ndarray, kinked: bool) -> np.ndarray:
+    """Error of a curve (step, …): the largest change so far, since it may pass through zero.
+
+    Where activations have a kink, that of all steps: at first so few neurons cross it that no rule may see them.
+    """
+    if kinked:
+        lasts = np.isfinite(change)
+        change = np.where(lasts, np.where(lasts, change, 0.0).max(axis=0), np.inf)
+    return np.maximum.accumulate(change)
 
 
 def histories(problem: Problem, delta: np.ndarray, nodes: np.ndarray, at: tuple[int, ...]) -> dict[int, tuple]:
