@@ -58,6 +58,10 @@ class Activation:
     def __call__(self, x: Any) -> Any:
         return self.function(x)
 
+    def known_as(self, name: str) -> bool:
+        """Whether this is the library's own function of that name; a user's function may be called the same."""
+        return self.is_named and self.name == name
+
     def __reduce__(self):
         """Named activations are found again by name, so that copies and other processes share one function."""
         if self.is_named:

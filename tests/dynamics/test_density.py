@@ -48,6 +48,7 @@ def drift_equation(kernel, v, label, gamma, time, *, printed=False, n=160, reach
     return axis, p, np.sum(p * z * value) * cell / gamma, np.sum(p) * cell
 
 
+@full
 def test_flow_solves_the_drift_equation():
     found = neuron_density(NET, TASK, **PHYSICS, flow=True, nodes=41, reach=3.0)
     axis, p, f, mass = drift_equation(KERNEL, 1.2, 1.0, 1.5, 0.6)

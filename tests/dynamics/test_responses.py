@@ -13,7 +13,7 @@ from widefield.theories.dynamics import fields
 
 BOTH = ("forward_response", "backward_response")
 EVERYDAY = ("tied, weight decay", "deep", "deep, widths")
-CASES = {name: case for name, case in (SHAPES | LONG).items() if name != "driven everywhere, widths"}  # refused
+CASES = SHAPES | LONG
 full = pytest.mark.full
 
 

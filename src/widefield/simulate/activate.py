@@ -41,7 +41,7 @@ def activate(activation: Activation, h: np.ndarray, n_padded: int) -> np.ndarray
     """Features of ``h`` (replicate, …); JAX always sees ``n_padded`` networks, so that it compiles once."""
     if activation.is_named and activation.name in NUMPY:
         return NUMPY[activation.name](h, *activation.parameters)
-    function = erf if activation.is_named and activation.name == "erf" else activation.function
+    function = erf if activation.known_as("erf") else activation.function
     missing = n_padded - len(h)
     padded = np.concatenate([h, np.repeat(h[:1], missing, axis=0)]) if missing else h
     return np.asarray(_compiled(function)(padded))[: len(h)]

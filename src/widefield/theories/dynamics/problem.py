@@ -42,7 +42,7 @@ class Problem:
     def exact(self) -> bool:
         """Whether coordinates replace sampled paths: linear networks, unless noise keeps entering."""
         activation = self.network.activation
-        return activation.is_named and activation.name == "linear" and self.temperature == 0
+        return activation.known_as("linear") and self.temperature == 0
 
     @property
     def readouts(self) -> tuple[int, ...]:

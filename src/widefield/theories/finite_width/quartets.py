@@ -34,7 +34,7 @@ def quartets(activation: Activation, sets: np.ndarray, K: np.ndarray, fourth: Fo
 
 def _different(activation: Activation, sets: np.ndarray, K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Averages over three or four different samples."""
-    if activation.is_named and activation.name == "linear":
+    if activation.known_as("linear"):
         i, j, k, l = sets.T
         return K[i, j] * K[k, l] + K[i, k] * K[j, l] + K[i, l] * K[j, k], np.zeros(len(sets))
     parts = [

@@ -298,7 +298,7 @@ def _trust(network: Network, task: Task, found: Expansion, layers, n: int) -> tu
             f"{trusted}; a width of {int(np.ceil(ratio.max() / TRUSTED))} would do"
         )
     diagnostics: dict[str, Any] = {"trusted_layers": trusted, "width_needed": int(np.ceil(ratio.max() / TRUSTED))}
-    if network.activation.name == "relu" and network.weights == "tied" and network.depth > 1:
+    if network.activation.known_as("relu") and network.weights == "tied" and network.depth > 1:
         fraction = recurrent_relu.unstable_fraction(float(network.weight_variances[0]), n)
         diagnostics["unstable_fraction"] = fraction
         notes += recurrent_relu.remarks(network, fraction, task.sequences(network.depth).shape[1])

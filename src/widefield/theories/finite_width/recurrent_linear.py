@@ -111,7 +111,7 @@ def exact_linear(network: Network, task: Task, width: int) -> ExactLinear:
     transitions).
     """
     n = checks.integer("width", width, 1)
-    if network.activation.name != "linear":
+    if not network.activation.known_as("linear"):
         raise ValueError(f"`network` must be linear, got the activation {network.activation}.")
     if len(set(network.relative_widths)) > 1:
         raise ValueError("`widths` must all be equal.")

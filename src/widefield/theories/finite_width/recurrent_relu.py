@@ -46,7 +46,7 @@ def lognormal(kernel, pair_mean, pair_variance, width: int) -> tuple[np.ndarray,
 
 def resums(network: Network, n_driven: int) -> bool:
     """Whether the log-normal form holds: tied relu without biases, driven at state 0 only."""
-    tied_relu = network.activation.name == "relu" and network.weights == "tied"
+    tied_relu = network.activation.known_as("relu") and network.weights == "tied"
     return tied_relu and n_driven == 1 and not np.any(network.bias_variances)
 
 

@@ -184,7 +184,7 @@ def branches_of(
     seed: int = 0,
 ) -> Branches | None:
     """Branches to follow; None where the problem has no symmetry that a transition could break."""
-    if activation.name == "linear":
+    if activation.known_as("linear"):
         return linear_branches(problem, along, tolerance=0.01 * (rtol or 1e-10), max_steps=max_steps)
     if not phases.has_symmetry(problem, activation):
         return None

@@ -109,7 +109,7 @@ def landscape(
     a, b = _states(along, network.depth)
     values = np.linspace(-0.9, 0.9, 37) if values is None else _values(values)
     max_steps = checks.integer("max_steps", max_steps, 1)
-    is_linear = network.activation.name == "linear"
+    is_linear = network.activation.known_as("linear")
     rtol = (
         (1e-8 if is_linear else 1e-6) if rtol is None else checks.tolerance("rtol", rtol, 1e-11 if is_linear else 1e-9)
     )

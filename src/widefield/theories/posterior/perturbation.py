@@ -41,7 +41,7 @@ def perturbation(network: Network, task: Task, *, temperature: float, order: int
     if order > 2:
         raise ValueError(f"`order` must be 0, 1 or 2, got {order}.")
     problem = core.problem_of(network, task, temperature)
-    if network.activation.name != "linear":
+    if not network.activation.known_as("linear"):
         raise ValueError(
             f"`activation` must be linear for the perturbation theory in the labels (Section 8 of theory/posterior is "
             f"for linear networks), got {network.activation}."

@@ -101,7 +101,7 @@ def posterior(
     core.check(network, task)
     wanted, left_out = _plan(network, task, quantities)
     problem = core.problem_of(network, task, temperature)
-    if network.activation.name == "linear" and method == "auto":
+    if network.activation.known_as("linear") and method == "auto":
         rtol = 1e-10 if rtol is None else checks.tolerance("rtol", rtol, 1e-13)
         answer = _solve_linear(network, task, problem, branch, rtol, max_steps, progress)
     else:

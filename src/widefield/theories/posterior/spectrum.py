@@ -50,7 +50,7 @@ def spectrum(solution: Solution) -> Spectrum:
     problem = core.problem_of(network, task, solution.certificate.options["temperature"])
     nodes = lambda name: np.moveaxis(solution.data[name].values, 1, 2).reshape(problem.drive.shape)  # noqa: E731
     w = float(network.weight_variances[0]) if network.depth > 1 else 0.0
-    if network.activation.name == "linear":
+    if network.activation.known_as("linear"):
         hidden = nodes("hidden")
         eigenvalues = _eigenvalues(problem, w, hidden, hidden)
         error = np.zeros(len(eigenvalues))

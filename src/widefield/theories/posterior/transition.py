@@ -110,7 +110,7 @@ def transition(
     paths = None if paths is None else checks.integer("paths", paths, 1024)
     options: dict[str, Any] = {"paths": paths, "seed": checks.integer("seed", seed, 0)}
     followed = branches_of(asked, network.activation, along, rtol=rtol, max_steps=max_steps, **options)
-    with bar("transition", 4, progress, seconds=3.0 if network.activation.name == "linear" else 100.0) as advance:
+    with bar("transition", 4, progress, seconds=3.0 if network.activation.known_as("linear") else 100.0) as advance:
         facts, notes = _find(followed, advance)
         fields, factors = _curve(followed, facts, points)
         advance(1)

@@ -37,7 +37,7 @@ def tricritical(
     Limits: linear networks, temperatures up to a factor 10⁶. For others `transition` says the order at a temperature.
     """
     checks.choice("along", along, ("labels",))
-    if network.activation.name != "linear":
+    if not network.activation.known_as("linear"):
         raise ValueError(
             f"`network` must be linear for its tricritical point, got activation {network.activation}; ask `transition` "
             "for the order at single temperatures."

@@ -136,7 +136,7 @@ def _check_network(network: Any) -> None:
         raise ValueError(f"`network` must be a widefield.Network (DNN or ResNet), got {type(network).__name__}.")
     if network.kind == "RNN":
         raise ValueError("`network` must have untied weights: proportional covers DNN and ResNet, got an RNN.")
-    if network.activation.name != "linear":
+    if not network.activation.known_as("linear"):
         raise ValueError(
             f"`network` must have the activation 'linear': proportional covers linear networks, got {network.activation}."
         )
