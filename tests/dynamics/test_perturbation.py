@@ -5,6 +5,7 @@ import pytest
 
 import widefield as wf
 from tests.dynamics.test_oracles import DEEP, EVERYWHERE, TIED, D, P, X, Y, ask
+from widefield.theories.dynamics import perturbation_linear
 
 NAMES = ("prediction", "ntk", "feature_kernel", "gradient_kernel", "alignment", "ntk_alignment")
 KERNELS = NAMES[2:4]
@@ -27,8 +28,23 @@ def test_linear_kernels_have_closed_forms(depth):
         G2 = sum(k * (L + 1 - k) * both(D0 @ C0 @ one) + (L + 1 - k) ** 2 * D0 @ H0 @ D0.T for k in range(l, L + 1))
         for name, right in (("feature_kernel", H0 + gamma**2 * H2), ("gradient_kernel", one + gamma**2 * G2)):
             kernel = found.data[name].sel(layer=l).values.transpose(0, 2, 1, 3).reshape(T * P, T * P)
-            # the march is good to 1e-9, of which a second derivative at small richness leaves this
-            np.testing.assert_allclose(kernel, right, rtol=0, atol=2e-6 * gamma**2, err_msg=name)
+            np.testing.assert_allclose(kernel, right, rtol=0, atol=1e-13, err_msg=name)
+
+
+@pytest.mark.parametrize("depth", [2, pytest.param(3, marks=full)])
+def test_the_closed_form_is_what_small_richness_shows(depth, monkeypatch):
+    """Variances, a schedule and held-out inputs; the march is good to 1e-9, a second derivative leaves 1e-6 of that."""
+    network = wf.DNN(depth, "linear", weight_variance=1.4, input_variance=0.8, readout_variance=1.3)
+    task = wf.Task(X, Y, x_test=X[:2] + 0.3, y_test=[0.1, -0.2])
+    options = {"richness": 0.5, "rate": np.linspace(0.12, 0.04, 7), "steps": 7, "method": "perturbative"}
+    closed = ask(network, task, **options)
+    assert closed.certificate.diagnostics["road"] == "closed form"
+    monkeypatch.setattr(perturbation_linear, "applies", lambda problem: False)
+    measured = ask(network, task, **options)
+    assert set(closed.data) == set(measured.data) and closed.data.sizes == measured.data.sizes
+    for name in closed.data.data_vars:
+        scale = np.abs(measured.data[name]).max()
+        np.testing.assert_allclose(closed.data[name], measured.data[name], rtol=0, atol=3e-6 * scale, err_msg=name)
 
 
 def errors(network, task, gamma, names, **options):

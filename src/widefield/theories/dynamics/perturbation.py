@@ -4,8 +4,8 @@ r"""Leading order in the squared richness: :math:`f_0 + \gamma_0^2f_2` of output
     \Phi^\ell(t,s) = \Phi^{\ell,0} + \gamma_0^2\Phi^{\ell,2}(t,s), \qquad
     G^\ell(t,s) = G^{\ell,0} + \gamma_0^2G^{\ell,2}(t,s)
 
-Eqs. 12 and 144–166 of Bordelon & Pehlevan (2022) as corrected on the theory page; for linear networks of unit variances
-:math:`\Phi^{\ell,2} = \sum_{k\le\ell}[k(L+1-k)\{C_0D_0,\Phi_0\} + k^2C_011^TC_0^T]`.
+Eqs. 12 and 144–166 of Bordelon & Pehlevan (2022) as corrected on the theory page. Deep linear networks have closed forms
+(`perturbation_linear`); all others, recurrent ones among them, are measured.
 
 Method: all quantities are even in the richness. The march is run at small ones, with the same paths at each, and the
 polynomial in their squares through the results gives both orders. Averages over finitely many paths are not even, which
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from widefield.solution import Status
-from widefield.theories.dynamics import ensemble, observables
+from widefield.theories.dynamics import ensemble, observables, perturbation_linear
 from widefield.theories.dynamics.answer import Answer, Estimate, over_batches
 from widefield.theories.dynamics.problem import Problem
 from widefield.theories.dynamics.run import TooFewPaths
@@ -35,6 +35,8 @@ Batches = list[dict[str, Any]]
 def perturbative(problem: Problem, options: ensemble.Options) -> Answer:
     """Outputs, loss, tangent kernel, and the kernels and alignments that are wanted, to order γ0²; with ``rtol``, four
     times the paths until standard errors of the outputs are within it."""
+    if perturbation_linear.applies(problem):
+        return perturbation_linear.solve(problem, options)
     rtol = options.sampling.rtol
     found = _orders(problem, options)
     while rtol is not None and found.error > rtol and found.status is Status.success and found.n_paths is not None:

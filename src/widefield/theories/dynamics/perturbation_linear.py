@@ -1,0 +1,177 @@
+r"""Leading order in the squared richness of deep linear networks, in closed form.
+
+With the static errors :math:`\Delta(t)`, and in units in which all variances are one,
+
+.. math::
+    a(t) = \eta K^x\Delta(t), \quad c(t) = \sum_{s<t}a(s), \quad b(t) = \sum_{s<t}\eta\Delta(s), \quad
+    m(t) = \sum_{s<t}a(s)c(s)^T, \quad q(t) = \sum_{s<t}\eta\Delta(s)\cdot c(s)
+
+are all that time does, and
+
+.. math::
+    \Phi^{\ell,2}(t,s) &= \sum_{k\le\ell}k(L{+}1{-}k)\,[m(t) + m(s)^T] + k^2\,c(t)c(s)^T \\
+    G^{\ell,2}(t,s) &= \sum_{k\ge\ell}k(L{+}1{-}k)\,[q(t) + q(s)] + (L{+}1{-}k)^2\,b(t)\cdot c(s) \\
+    f_2(t) &= -(L{+}1)\sum_{s<t}\eta K^xf_2(s) + \sum_{\ell\le L}\Big[\ell^2(L{+}1{-}\ell)\sum_{s<t}a(s)q(s)
+    + \sum_{s<t}\eta\Phi^{\ell,2}(t,s)\Delta(s)\Big]
+
+Eqs. 12 and 144–147 of Bordelon & Pehlevan (2022) as corrected on the theory page, on the grid of steps; :math:`v_\alpha`
+and :math:`v_{\alpha\beta}` of the paper are :math:`b` and the sums in :math:`m`. The outputs follow from
+:math:`A^\ell = (1-\gamma_0^2C^\ell D^\ell)^{-1}C^\ell`, :math:`C^{\ell+1} = A^\ell + \eta\Delta\Phi^\ell` and
+:math:`f = \sum C^{L+1}`. Cost T P². Held-out inputs are rows whose errors are zero.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from widefield.solution import Status
+from widefield.theories.dynamics import ensemble, losses
+from widefield.theories.dynamics.answer import Answer, Estimate
+from widefield.theories.dynamics.observables import is_simple
+from widefield.theories.dynamics.problem import Problem
+
+
+def applies(problem: Problem) -> bool:
+    """A deep linear network without biases, driven at the first state and read out at the last, one output, squared loss."""
+    network = problem.network
+    plain = problem.exact and is_simple(problem) and problem.readouts == (network.depth - 1,)
+    if not plain or np.any(network.bias_variances) or problem.loss is not losses.squared:
+        return False
+    return problem.labels.shape[2] == 1 and _gain(problem) > 0
+
+
+def solve(problem: Problem, options: ensemble.Options) -> Answer:
+    """Everything to order γ0²; no sampling and no march."""
+    base = ensemble.static(problem)
+    if base.status is not Status.success:
+        return base
+    n, square = problem.task.n_samples, problem.richness**2
+    wrong = problem.labels[0, :, 0] - base.prediction.value[:, -1, :n, 0]
+    sums = Sums.over(problem, wrong)
+    f2 = _outputs(problem, sums)
+    prediction = base.prediction.value.copy()
+    prediction[:, -1, :, 0] += square * f2
+    second = _tangent(problem, sums)
+    found = replace(
+        base, prediction=Estimate(prediction, None), residual=0.0, diagnostics={"road": "closed form"},
+        loss=Estimate(base.loss.value - square * np.sum(wrong * f2[:, :n], axis=1), None),
+    )  # fmt: skip
+    assert base.ntk is not None
+    if options.ntk:
+        found = replace(found, ntk=Estimate(base.ntk.value + square * second[:, None, None], None))
+    kernels = _kernels(problem, sums, options)
+    first = base.ntk.value[:, 0, 0, :n, :n]
+    if "ntk_alignment" in options.wanted:
+        kernels["ntk_alignment"] = Estimate(_cosine(problem, first, second[:, :n, :n]), None)
+    return replace(found, kernels=kernels)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """a, c, b (row, sample), m (row, sample, sample) and q (row,) of the module's head, and ηΔ."""
+
+    moved: np.ndarray
+    c: np.ndarray
+    b: np.ndarray
+    m: np.ndarray
+    q: np.ndarray
+    kicks: np.ndarray
+    input_kernel: np.ndarray
+
+    @classmethod
+    def over(cls, problem: Problem, wrong: np.ndarray) -> "Sums":
+        """Of the errors ``wrong`` (row, training sample), scaled to unit variances: labels / gain, rate · gain²."""
+        x = problem.task.sequences(problem.network.depth, test=True)[:, 0]
+        K = x @ x.T / x.shape[1]
+        kicks = np.zeros((len(wrong), len(K)))
+        kicks[:, : wrong.shape[1]] = problem.rates[:, None] * _gain(problem) * wrong
+        a = kicks @ K
+        c = _before(a)
+        m = _before(a[:, :, None] * c[:, None, :])
+        return cls(a, c, _before(kicks), m, _before(np.sum(kicks * c, axis=1)), kicks, K)
+
+    def features(self, depth: int, layer: int, at: np.ndarray) -> np.ndarray:
+        """Φ^{layer,2} (at, at_, sample, sample_)."""
+        k = np.arange(1, layer + 1)
+        m, c = self.m[at], self.c[at]
+        mixed = m[:, None] + m[None].swapaxes(2, 3)
+        return np.sum(k * (depth + 1 - k)) * mixed + np.sum(k**2) * np.einsum("tp,sq->tspq", c, c)
+
+    def gradients(self, depth: int, layer: int, at: np.ndarray) -> np.ndarray:
+        """G^{layer,2} (at, at_), the same for all samples."""
+        k = np.arange(layer, depth + 1)
+        q = self.q[at]
+        return np.sum(k * (depth + 1 - k)) * (q[:, None] + q) + np.sum((depth + 1 - k) ** 2) * self.b[at] @ self.c[at].T
+
+
+def _before(rows: np.ndarray) -> np.ndarray:
+    """Sums over all earlier rows."""
+    return np.cumsum(rows, axis=0) - rows
+
+
+def _gain(problem: Problem) -> float:
+    """Outputs in units of those of a network whose variances are one."""
+    network = problem.network
+    return float(np.sqrt(network.input_variances[0] * np.prod(network.weight_variances) * network.readout_variance))
+
+
+def _outputs(problem: Problem, sums: Sums) -> np.ndarray:
+    """f2 (row, sample)."""
+    L, n, gain = problem.network.depth, problem.task.n_samples, _gain(problem)
+    l = np.arange(1, L + 1)
+    mixed = np.cumsum(l * (L + 1 - l)).sum()  # Σ_ℓ Σ_{k≤ℓ}
+    squares = np.cumsum(l**2).sum()
+    later = np.einsum("tpq,tq->tp", sums.m, sums.b) + _before(np.einsum("tq,tqp->tp", sums.kicks, sums.m))
+    source = np.sum(l**2 * (L + 1 - l)) * _before(sums.moved * sums.q[:, None])
+    source += mixed * later + squares * sums.c * sums.q[:, None]
+    f2, learned = np.empty_like(source), np.zeros(source.shape[1])
+    for t, rate in enumerate(problem.rates):
+        f2[t] = learned + source[t]
+        learned = learned - (L + 1) * rate * gain**2 * sums.input_kernel[:, :n] @ f2[t, :n]
+    return gain * f2
+
+
+def _tangent(problem: Problem, sums: Sums) -> np.ndarray:
+    """Second order (row, sample, sample_) of the tangent kernel Σ G^{ℓ+1} Φ^ℓ at equal times."""
+    L = problem.network.depth
+    total = np.zeros((len(sums.q), *sums.input_kernel.shape))
+    for t in range(len(total)):
+        row = np.array([t])
+        total[t] = sum(
+            sums.features(L, l, row)[0, 0] + sums.gradients(L, l, row)[0, 0] * sums.input_kernel
+            for l in range(1, L + 1)
+        )
+    return _gain(problem) ** 2 * total
+
+
+def _kernels(problem: Problem, sums: Sums, options: ensemble.Options) -> dict[str, Estimate]:
+    """Two-time kernels at the chosen steps and the alignment of every layer, of training samples."""
+    network, n, at, square = problem.network, problem.task.n_samples, np.asarray(options.at, int), problem.richness**2
+    L, K = network.depth, sums.input_kernel[:n, :n]
+    w = network.weight_variances
+    found: dict[str, Estimate] = {}
+    below = [network.input_variances[0] * np.prod(w[: l - 1]) for l in range(1, L + 1)]
+    above = [network.readout_variance * np.prod(w[l - 1 :]) for l in range(1, L + 1)]
+    layers = list(zip(range(1, L + 1), below, above, strict=True))
+    if "feature_kernel" in options.wanted:
+        rows = [scale * (K + square * sums.features(L, l, at)[:, :, :n, :n]) for l, scale, _ in layers]
+        found["feature_kernel"] = Estimate(np.stack(rows)[:, None], None)
+    if "gradient_kernel" in options.wanted:
+        ones = np.ones((n, n))
+        rows = [scale * np.multiply.outer(1 + square * sums.gradients(L, l, at), ones) for l, _, scale in layers]
+        found["gradient_kernel"] = Estimate(np.stack(rows)[None, None, :, None], None)
+    if "alignment" in options.wanted:
+        steps = [np.array([t]) for t in range(len(sums.q))]
+        change = [np.stack([sums.features(L, l, t)[0, 0, :n, :n] for t in steps]) for l, _, _ in layers]
+        cosines = [_cosine(problem, np.broadcast_to(K, one.shape), one) for one in change]
+        found["alignment"] = Estimate(np.stack(cosines, axis=1), None)
+    return found
+
+
+def _cosine(problem: Problem, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Cosine (row,) of first + γ0² second with the kernel of the labels, to order γ0²."""
+    y = problem.labels[0, :, 0]
+    along = lambda kernel: np.einsum("tpq,p,q->t", kernel, y, y)  # noqa: E731
+    size = np.sqrt(np.sum(first**2, axis=(1, 2)))
+    slope = along(second) - along(first) * np.sum(first * second, axis=(1, 2)) / size**2
+    return (along(first) + problem.richness**2 * slope) / (size * np.sum(y**2))
