@@ -217,8 +217,8 @@ def test_coherent_states_of_wide_networks():
 
 @pytest.mark.full
 def test_networks_of_width_one_thousand_on_both_sides():
-    check_fluctuations(2.0, 500, replicates=12, steps=200, warmup=60)
-    check_coherence(24.0, 500, replicates=12, steps=120, warmup=40)
+    check_fluctuations(2.0, 500, replicates=20, steps=160, warmup=50)
+    check_coherence(24.0, 500, replicates=16, steps=100, warmup=40)
 
 
 @pytest.mark.full

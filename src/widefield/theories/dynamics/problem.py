@@ -19,7 +19,7 @@ Rate = float | np.ndarray | Callable[[int], float]
 # Variance, relative to a vector's own, below which no new direction opens. Leaving out a share ε moves kernels by up to
 # about 0.4 √ε (measured on linear networks that were sampled); training moves features by their richness, so that what may
 # be left out shrinks with its square.
-SAMPLED, LINEAR = 1e-6, 1e-18
+SAMPLED, LINEAR = 1e-6, 1e-20
 
 
 @dataclass(frozen=True)
