@@ -5,8 +5,10 @@ import pytest
 
 import widefield as wf
 from tests import contracts
+from widefield.gallery.bordelon22_1 import FULL, images
 from widefield.theories.dynamics import ensemble
 from widefield.theories.dynamics.answer import Estimate
+from widefield.theories.dynamics.problem import Problem
 
 RNG = np.random.default_rng(0)
 TASK = wf.Task(RNG.normal(size=(2, 8)), RNG.normal(size=2))
@@ -57,6 +59,19 @@ def test_errors_with_a_tolerance_cover_the_truth():
         found = ask(paths=256, rtol=0.02, seed=seed)
         covered.append(np.abs(found.prediction.values - truth).max() / size <= 2 * found.certificate.error)
     assert np.mean(covered) >= 0.75
+
+
+@pytest.mark.full
+def test_what_deep_networks_leave_out_is_small_against_their_error(monkeypatch):
+    """Eight layers, five digits: outputs with a share of 1e-12 left out, same noises, differ by a third of the error at most."""
+    digits = images(FULL)
+    task = wf.Task(digits.x[::2], digits.labels()[::2, 0, 0])
+    call = {"richness": 1.0, "rate": 0.03, "steps": 40, "paths": 1024, "quantities": "prediction", "progress": False}
+    found = wf.dynamics(wf.DNN(8, "tanh"), task, **call)
+    monkeypatch.setattr(Problem, "tolerances", lambda self, n_paths: (1e-12, 1e-12))
+    right = wf.dynamics(wf.DNN(8, "tanh"), task, **call)
+    gap = np.abs(found.prediction - right.prediction).max()
+    assert 0 < gap < found.prediction_stderr.max() / 3
 
 
 def test_more_directions_than_paths_is_a_status():

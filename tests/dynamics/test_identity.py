@@ -87,7 +87,7 @@ def test_the_march_on_explicit_weights_is_gradient_descent(phi, matrices, readou
             0 * one,
             one,
             0 * one,
-            1e-20 * one,
+            jnp.full(2, 1e-20),
         )
         white = jnp.zeros((n_matrices, 2, N_DIRECTIONS, N))
         state = march.start(shape, physics, (jnp.asarray(U), jnp.asarray(v)[None], white), N_DIRECTIONS)

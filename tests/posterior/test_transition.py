@@ -130,6 +130,19 @@ def test_a_weakly_saturating_network_has_a_first_order_transition():
 
 
 @pytest.mark.full
+def test_tricritical_points_on_the_nonlinear_road():
+    """56/3 for a linear activation that is not so by name; tanh tends to it as its inputs shrink, linearly in u at first."""
+    same = wf.Activation(lambda h: h, name="same")
+    np.testing.assert_allclose(wf.tricritical(wf.RNN(3, same), UNIT, temperature=10.0), 56 / 3, rtol=1e-5)
+    found = []
+    for u in (1e-3, 5e-4):
+        task = wf.Task(np.ones((1, 1)), np.full(1, 8 * np.sqrt(u)))
+        found.append(wf.tricritical(wf.RNN(3, "tanh", input_variance=u), task, temperature=12 * u) / u)
+    assert abs(found[1] - 56 / 3) > 0.1, "its saturation is seen"
+    np.testing.assert_allclose(2 * found[1] - found[0], 56 / 3, rtol=0.01)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("labels", [[4.0], [4.0, 0.0]])
 def test_a_sampled_transition(labels):
     """One sample by draws, and six dimensions: an orthogonal sample without label changes nothing. y_c = 4.25540."""

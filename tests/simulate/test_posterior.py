@@ -217,7 +217,7 @@ def test_coherent_states_of_wide_networks():
 
 @pytest.mark.full
 def test_networks_of_width_one_thousand_on_both_sides():
-    check_fluctuations(2.0, 500, replicates=20, steps=160, warmup=50)
+    check_fluctuations(2.0, 500, replicates=24, steps=160, warmup=50)
     check_coherence(24.0, 500, replicates=16, steps=100, warmup=40)
 
 

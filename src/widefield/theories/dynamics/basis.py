@@ -20,7 +20,7 @@ from jax import Array, lax
 
 from widefield.theories.dynamics.paths import dot
 
-BLOCK = 64  # directions that are worked on together: they stay in the processor's cache; buffers are multiples of it
+BLOCK = 32  # directions that are worked on together: they stay in the processor's cache; buffers are multiples of it
 
 
 class Side(NamedTuple):

@@ -53,7 +53,7 @@ class Physics(NamedTuple):
     momentum: Array  # 1/τ, 0 without
     scale: Array  # of the initial weights: one for all, or (2 + matrices,) of inputs, matrices and readout
     temperature: Array
-    tolerance: Array  # variance, relative to a vector's own, below which no new direction opens
+    tolerance: Array  # (forward, backward): variance, relative to a vector's own, below which no new direction opens
 
 
 class State(NamedTuple):
@@ -135,7 +135,7 @@ def _forward(shape: Shape, physics: Physics, state: State, matrices: list[Matrix
         if k:
             m = shape.matrices[k - 1]
             forward, backward = matrices[m]
-            forward, L = basis.expand(forward, backward, features[-1], weight, physics.tolerance)
+            forward, L = basis.expand(forward, backward, features[-1], weight, physics.tolerance[0])
             matrices[m] = Matrix(forward, backward)
             w, q = physics.weight_variance[k - 1], physics.shares[k - 1]
             scale = scales[1 + m]
@@ -187,7 +187,7 @@ def _backward(shape: Shape, physics: Physics, state: State, matrices: list[Matri
             forward, backward = matrices[m]
             above = jnp.asarray([i for i, (c, _) in enumerate(channels) if c > k])
             vectors = fields[-1][0][above].reshape(-1, n_paths)
-            backward, L = basis.expand(backward, forward, vectors, weight, physics.tolerance)
+            backward, L = basis.expand(backward, forward, vectors, weight, physics.tolerance[1])
             matrices[m] = Matrix(forward, backward)
             w, q = physics.weight_variance[k], physics.shares[k]
             scale = scales[1 + m]

@@ -16,10 +16,11 @@ from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.march import Physics, Shape
 
 Rate = float | np.ndarray | Callable[[int], float]
-# Variance, relative to a vector's own, below which no new direction opens. Leaving out a share ε moves kernels by up to
-# about 0.4 √ε (measured on linear networks that were sampled); training moves features by their richness, so that what may
-# be left out shrinks with its square.
-SAMPLED, LINEAR = 1e-6, 1e-20
+# Variance, relative to a vector's own, below which no new direction opens. Leaving out a share ε moves kernels by about
+# √ε, more in deep networks, so that it shrinks with the paths, as the square of the sampling error does. Gradients may
+# leave out a hundred times more than features for the same error. Training moves features by their richness, so that
+# what may be left out shrinks with its square.
+SAMPLED, PER_PATH, BACKWARD, LINEAR = 1e-6, 1e-4, 100.0, 1e-20
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,16 @@ class Problem:
             langevin=self.temperature > 0, momentum=self.momentum_time is not None,
         )  # fmt: skip
 
-    @property
-    def tolerance(self) -> float:
-        """Variance that may be left out of a vector, relative to its own."""
-        return LINEAR if self.exact else self.left_out * min(1.0, self.richness**2)
+    def tolerances(self, n_paths: int) -> tuple[float, float]:
+        """Variance that may be left out of a feature and of a gradient, relative to its own."""
+        if self.exact:
+            return LINEAR, LINEAR
+        share = min(self.left_out, PER_PATH / n_paths) * min(1.0, self.richness**2)
+        return share, BACKWARD * share
 
     @property
     def physics(self) -> Physics:
-        """Arrays of the march."""
+        """Arrays of the march; the tolerances are those of one path."""
         number = lambda value: jnp.asarray(value, jnp.float64)  # noqa: E731
         network = self.network
         a = network.relative_widths
@@ -89,7 +92,7 @@ class Problem:
             shares=number(a[1:] / a[:-1]), labels=number(self.labels), decay=number(self.weight_decay),
             momentum=number(0.0 if self.momentum_time is None else 1 / self.momentum_time),
             scale=number(self.initial_scale), temperature=number(self.temperature),
-            tolerance=number(self.tolerance),
+            tolerance=number(self.tolerances(1)),
         )  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def run(
     problem: Problem, shape: Shape, n_paths: int, seed: int, batch: int, *, ntk: bool, at: tuple[int, ...], advance
 ) -> Run:
     """March through all steps. ``shape`` is passed in so that batches share one compilation."""
-    physics = problem.physics
+    physics = problem.physics._replace(tolerance=jnp.asarray(problem.tolerances(n_paths), jnp.float64))
     state, drawn, rng = _begin(problem, shape, physics, n_paths, seed, batch)
     most, sizes = _most_new(shape, physics), _noise_sizes(problem, physics, len(state.matrices))
     predictions: list[np.ndarray] = []

@@ -59,6 +59,15 @@ class LinearBranches(NamedTuple):
         found = self._descend(factor, point, even=False)
         return found if found.gradient <= self.tolerance and found.branch == "coherent" else None
 
+    def hotter(self, temperature: float) -> "LinearBranches":
+        """The same at another temperature."""
+        problem = self.layout.problem._replace(temperature=np.asarray(temperature))
+        return self._replace(layout=self.layout._replace(problem=problem))
+
+    def quartic(self, critical: float, point: Stationary) -> float:
+        """Landau's coefficient at the instability."""
+        return landau(point).quartic
+
     def seed(self, factor: float, near: Stationary, branch: None) -> None:
         """Nothing is known beforehand."""
         return
@@ -138,12 +147,9 @@ class NonlinearBranches(NamedTuple):
 
         First order where it leaves towards the side on which the incoherent state is stable; then also its other points.
         """
-        state = State(jnp.asarray(point.found.feature), jnp.asarray(point.found.hidden))
-        limits = self.options["rtol"], self.options["max_steps"]
-        branch = ordered.OrderedBranch(self.problem, self.activation, self.along, *limits)
         try:
-            branch.leave(np.log(critical), state)
-            grown, ratio = ordered.expansion(branch, np.log(critical), powers(self.along), self._size)
+            branch = self.leaving(critical, point)
+            grown, ratio = self.growth(branch, critical)
         except ordered.LostError:
             return {"order": None}
         if self._side * grown > 0:
@@ -152,6 +158,26 @@ class NonlinearBranches(NamedTuple):
         free = lambda factor: self.incoherent(factor, point).free_energy  # noqa: E731
         points = ordered.first_order_points(branch, critical, self._side, free)
         return {"order": "first", "ordered": branch} | points
+
+    def hotter(self, temperature: float) -> "NonlinearBranches":
+        """The same at another temperature."""
+        return self._replace(problem=self.problem._replace(temperature=np.asarray(temperature)))
+
+    def quartic(self, critical: float, point: Phase) -> float:
+        """A number with the sign of Landau's coefficient: positive where the branch leaves towards its own phase."""
+        return self._side * self.growth(self.leaving(critical, point), critical)[0]
+
+    def leaving(self, critical: float, point: Phase) -> ordered.OrderedBranch:
+        """The coherent branch by its order parameter, from the incoherent point at the instability."""
+        state = State(jnp.asarray(point.found.feature), jnp.asarray(point.found.hidden))
+        limits = self.options["rtol"], self.options["max_steps"]
+        branch = ordered.OrderedBranch(self.problem, self.activation, self.along, *limits)
+        branch.leave(np.log(critical), state)
+        return branch
+
+    def growth(self, branch: ordered.OrderedBranch, critical: float) -> tuple[float, float]:
+        """a of λ/λ_c = 1 + a m² + …, and the largest correlation between adjacent states in units of m."""
+        return ordered.expansion(branch, np.log(critical), powers(self.along), self._size)
 
     def seed(self, factor: float, near: Phase, branch: ordered.OrderedBranch | None) -> Phase | None:
         """A state of the branch by order parameter next to a factor, as a start; None where none is known."""

@@ -28,8 +28,8 @@ from widefield.theories.posterior.linearised import linearise
 from widefield.theories.posterior.problem import Problem
 from widefield.theories.posterior.saddle import SaddleMap, State
 
-SMALL = (0.05, 0.1)  # order parameters at which growth is measured
-LARGE = (*np.arange(3, 20) / 20, 0.97)  # those among which the end of a branch is sought
+SMALL = (0.05, 0.1, 0.15)  # order parameters at which growth is measured
+LARGE = (*np.arange(4, 20) / 20, 0.97)  # those among which the end of a branch is sought
 ROOT = 1e-7  # accuracy of an order parameter at a point of the transition
 USABLE = 1e-5  # error, relative to the state, with which a point still counts
 
@@ -104,7 +104,7 @@ class OrderedBranch:
         """The state next to a factor among the large order parameters, where the branch is stable."""
         found: list[Ordered] = []
         try:
-            for m in LARGE[1::2]:
+            for m in LARGE[::2]:
                 found.append(self.at(float(m)))
                 if found[-1].slope * side > 0 and side * (found[-1].log_factor - log_factor) >= 0:
                     break
@@ -124,15 +124,17 @@ class OrderedBranch:
         return self.known[-1]
 
 
-def expansion(branch: OrderedBranch, log_critical: float, power: int, size: Callable[[State], float]) -> tuple:
-    """a of (f/f_c)^power = 1 + a m² + O(m⁴), and the ratio of another measure of the order to m, both for m → 0."""
+def expansion(
+    branch: OrderedBranch, log_critical: float, power: int, size: Callable[[State], float]
+) -> tuple[float, float]:
+    """a of (f/f_c)^power = 1 + a m² + …, and the ratio of another measure of the order to m: both at m² = 0, by a parabola."""
     grown, ratio = [], []
     for m in SMALL:
         point = branch.at(m)
         grown.append(np.expm1(power * (point.log_factor - log_critical)) / m**2)
         ratio.append(size(point.state) / m)
-    share = (SMALL[1] / SMALL[0]) ** 2
-    return tuple(float((share * near - far) / (share - 1)) for near, far in (grown, ratio))
+    at_zero = np.linalg.inv(np.vander(np.square(SMALL), increasing=True))[0]
+    return float(at_zero @ grown), float(at_zero @ ratio)
 
 
 def first_order_points(

@@ -171,12 +171,14 @@ def _find(followed: Any, advance: Any) -> tuple[dict[str, Any], tuple[str, ...]]
     return facts, ()
 
 
-def instability_of(followed: Any, factors: np.ndarray, cache: dict[float, Any]) -> float | None:
+def instability_of(
+    followed: Any, factors: np.ndarray, cache: dict[float, Any], start: Any | None = None
+) -> float | None:
     """The factor at which the incoherent point loses its stability; ``cache`` gets the points met.
 
-    None where there is no such factor, or where the branch is lost on the way to it.
+    None where there is no such factor, or where the branch is lost on the way to it. ``start`` is a point near the first.
     """
-    last = None
+    last = start
 
     def stability(factor: float) -> float:
         nonlocal last
