@@ -103,7 +103,10 @@ def per_state(name: str, value: Any, length: int, *, tied: bool, positive: bool 
 def schedule(name: str, value: Any, steps: int) -> Array:
     """One positive number per step from a number, an array or a function of the step."""
     reject_tracers(**{name: value})
-    values = np.asarray([value(t) for t in range(steps)] if callable(value) else value)
+    try:
+        values = np.asarray([value(t) for t in range(steps)] if callable(value) else value)
+    except TypeError as error:
+        raise ValueError(f"`{name}` must be a function of the step, got {value!r}: {error}.") from error
     if values.ndim > 1 or values.dtype.kind not in "fiu" or (values.ndim == 1 and len(values) != steps):
         raise ValueError(
             f"`{name}` must be a number, {steps} of them (one per step) or a function of the step, got {value!r}."

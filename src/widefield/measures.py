@@ -6,7 +6,7 @@ import numpy as np
 
 from widefield import checks
 
-ROUNDING = 64 * np.finfo(float).eps
+ROUNDING = 1024 * np.finfo(float).eps  # relative: a solve of some steps amplifies those of its sums
 REPLICATE = "replicate"
 BLOCK_ENTRIES = 1 << 21  # entries of one block of distances: 16 MB
 

@@ -151,6 +151,7 @@ BAD = [
     ({"rate": [0.1, 0.2]}, "`rate` must be a number, 7 of them"),
     ({"rate": "fast"}, "`rate` must be a number, 7 of them"),
     ({"rate": lambda t: -1.0}, "`rate` must be positive and finite"),
+    ({"rate": lambda: 0.1}, "`rate` must be a function of the step"),
     ({"rate": 0.0}, "`rate` must be positive and finite"),
     ({"weight_decay": -0.1}, "`weight_decay` must be a finite non-negative number"),
     ({"momentum_time": 0.0}, "`momentum_time` must be a finite positive number"),

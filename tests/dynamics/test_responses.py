@@ -187,9 +187,9 @@ def test_networks_respond_alike_whatever_else_is_asked():
 
 
 def assert_right_not_wrong(theory, wrong, samples):
-    """Every entry agrees; and so does the part of ``wrong`` − right in the samples, which is 0, neither 1/2 nor 1.
+    """Every entry agrees, and of every difference ``wrong`` − right the samples hold the part 0, neither 1/2 nor 1.
 
-    ``theory`` has values and standard errors, whose signs may conspire in the part.
+    ``theory`` has values and standard errors, which are added up as if entries erred all together.
     """
     assert meets(theory, samples)
     value, error = theory
