@@ -130,7 +130,7 @@ def _begin(problem: Problem, shape: Shape, physics: Physics, n_paths: int, seed:
     room = n if shape.exact else _room(n, _most_new(shape, physics) * len(problem.rates), n_paths)
     white = jnp.pad(white, [(0, 0), (0, 0), (0, room - n), (0, 0)])
     noises = outer[:n_inputs], outer[n_inputs:], white
-    return march.start(shape, physics, noises, room, int(rng.integers(2**31))), n, rng
+    return march.start(shape, physics, noises, room, int(rng.integers(2**31))), [n] * (2 * n_matrices), rng
 
 
 def _most_new(shape: Shape, physics: Physics) -> int:
@@ -156,34 +156,35 @@ def _room(n: int, most: int, n_paths: int) -> int:
 
 
 def _make_room(
-    shape: Shape, most: int, state: State, drawn: int, rng: np.random.Generator, sizes: np.ndarray
-) -> tuple[State, int]:
-    """Twice the noises before a step could open more directions than are ``drawn``."""
-    if not state.matrices:
+    shape: Shape, most: int, state: State, drawn: list[int], rng: np.random.Generator, sizes: np.ndarray
+) -> tuple[State, list[int]]:
+    """Twice the noises of a side before a step could open more directions than are ``drawn`` there."""
+    sides = [side for matrix in state.matrices for side in matrix]
+    short = [int(side.opened) + most > n for side, n in zip(sides, drawn, strict=True)]
+    if not any(short):
         return state, drawn
-    n, n_paths = state.matrices[0].forward.direction.shape
-    fullest = max(int(side.opened) for matrix in state.matrices for side in matrix)
-    if fullest + most <= drawn:
-        return state, drawn
-    if not shape.exact and 4 * drawn > n_paths:
-        raise TooFewPaths(2 * drawn, int(state.step))
-    if 2 * drawn > n:
+    more = [n * (1 + (shape.exact or few)) for n, few in zip(drawn, short, strict=True)]
+    n_rows, n_paths = sides[0].direction.shape
+    if not shape.exact and 2 * max(more) > n_paths:
+        raise TooFewPaths(max(more), int(state.step))
+    if max(more) > n_rows:
         state = _double(shape, state)
-    return state if shape.exact else _draw(state, drawn, rng, sizes), 2 * drawn
+    return state if shape.exact else _draw(state, drawn, more, rng, sizes), more
 
 
-def _draw(state: State, drawn: int, rng: np.random.Generator, sizes: np.ndarray) -> State:
-    """As many noises again, whitened against those there are; ``sizes`` (matrix,) is what theirs has become by now."""
+def _draw(state: State, drawn: list[int], more: list[int], rng: np.random.Generator, sizes: np.ndarray) -> State:
+    """Noises up to ``more``, whitened against those there are; ``sizes`` (matrix,) is what theirs has become by now."""
 
-    def more(side: Side, size: float) -> Side:
-        raw = jnp.asarray(rng.standard_normal((drawn, side.noise.shape[1])))
-        fresh = size * paths.added(side.noise[:drawn] / size, raw)
-        return side._replace(noise=side.noise.at[drawn : 2 * drawn].set(fresh))
+    def grown(side: Side, before: int, after: int, size: float) -> Side:
+        if before == after:
+            return side
+        raw = jnp.asarray(rng.standard_normal((after - before, side.noise.shape[1])))
+        fresh = size * paths.added(side.noise[:before] / size, raw)
+        return side._replace(noise=side.noise.at[before:after].set(fresh))
 
-    moved = (
-        march.Matrix(*(more(side, size) for side in matrix)) for matrix, size in zip(state.matrices, sizes, strict=True)
-    )
-    return state._replace(matrices=tuple(moved))
+    sides = [side for matrix in state.matrices for side in matrix]
+    moved = [grown(*each, sizes[i // 2]) for i, each in enumerate(zip(sides, drawn, more, strict=True))]
+    return state._replace(matrices=tuple(march.Matrix(*moved[2 * m : 2 * m + 2]) for m in range(len(state.matrices))))
 
 
 def _noise_sizes(problem: Problem, physics: Physics, n_matrices: int) -> np.ndarray:
