@@ -161,6 +161,7 @@ SLOW = (
     "bauer-convergence",
     "bauer-sequence",
     "width-recurrent",
+    "width-advice",
     "bordelon25-4",
     "bordelon25-5",
     "bordelon25-cost",

@@ -43,7 +43,7 @@ CASES = {
     "tied, a silent state": (wf.RNN(2, "linear"), wf.Task(np.stack([0 * X, X], axis=1), Y), {}),
     "flow": (wf.DNN(2, "linear"), TASK, {"flow": True}),
 }
-LONG = ("two layers of weights", "four", "tied", "tied, two inputs", "tied, a silent state", "flow")
+LONG = ("two layers of weights", "three", "four", "tied", "tied, two inputs", "tied, a silent state", "flow")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=full) if name in LONG else name for name in CASES])

@@ -42,7 +42,9 @@ def rounding(activation, q, q_, c, orders=(0, 0)):
 
 
 @pytest.mark.parametrize("activation", ALL, ids=name_of)
-@pytest.mark.parametrize("orders", [(0, 0), (1, 1), (1, 0)])
+@pytest.mark.parametrize(
+    "orders", [pytest.param((0, 0), marks=pytest.mark.full), (1, 1), pytest.param((1, 0), marks=pytest.mark.full)]
+)
 @few
 @given(q=exponents, q_=exponents, rho=correlations)
 def test_exchange_of_the_two_variables(activation, orders, q, q_, rho):
@@ -99,7 +101,18 @@ def test_the_covariance_derivative_is_the_average_of_slopes(activation, q, q_, e
 
 
 @pytest.mark.parametrize(
-    "activation", ["relu", "abs", "erf", "gelu", "rbf", "tanh", "softplus", "silu", SHIFTED], ids=name_of
+    "activation",
+    [
+        "relu",
+        "abs",
+        "erf",
+        "gelu",
+        "rbf",
+        "tanh",
+        *(pytest.param(a, marks=pytest.mark.full) for a in ("softplus", "silu")),
+        SHIFTED,
+    ],
+    ids=name_of,
 )
 @few
 @given(q=modest, q_=modest, rho=correlations)

@@ -13,6 +13,7 @@ ERF = wf.RNN(3, "erf", weight_variance=2.0)
 SAME = wf.Activation(lambda h: h, name="same")  # linear, but not by name: it takes the road of nonlinear networks
 
 
+@pytest.mark.full
 def test_two_states_match_brute_force():
     """A constrained saddle point solved by SciPy on plain Simpson sums; m → −m is a symmetry, dF/dm the field."""
     net, task, step = wf.RNN(2, "erf", weight_variance=1.5), wf.Task(UNIT, np.full(1, 2.0)), 1e-3

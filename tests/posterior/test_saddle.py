@@ -319,6 +319,7 @@ def test_errors_grow_close_to_the_transition():
     assert found.feature_stderr[0, 1] > 3 * found.feature_stderr[0, 0]
 
 
+@pytest.mark.full
 def test_two_samples_and_test_points():
     """Six dimensions by importance sampling; a test point that is a training point gets the training row."""
     x, y = np.random.default_rng(0).normal(size=(2, 3)), np.array([1.5, -1.0])

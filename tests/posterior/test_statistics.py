@@ -45,7 +45,7 @@ def agreement(make, activation, name, field="feature"):
     return students.agrees(theory(make, activation, name).data[field].values, sampled(make, activation, name)[field])
 
 
-@pytest.mark.parametrize("make", [wf.RNN, wf.DNN])
+@pytest.mark.parametrize("make", [wf.RNN, pytest.param(wf.DNN, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "activation", ["linear", pytest.param("erf", marks=pytest.mark.full), pytest.param("relu", marks=pytest.mark.full)]
 )

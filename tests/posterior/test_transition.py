@@ -21,7 +21,7 @@ def recurrent(T):
     return wf.RNN(T - 1, "linear")
 
 
-@pytest.mark.parametrize("T", [4, 5])
+@pytest.mark.parametrize("T", [4, pytest.param(5, marks=pytest.mark.full)])
 @pytest.mark.parametrize("kappa", [TINY, 1.0])
 def test_second_order(T, kappa):
     found = wf.transition(recurrent(T), UNIT, temperature=kappa, points=4)

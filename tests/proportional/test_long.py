@@ -59,7 +59,7 @@ def assert_is_dense(one, rtol):
                 np.testing.assert_allclose(a, b, rtol=0, atol=rtol * max(np.abs(b).max(), 1e-300))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["gd", pytest.param("sgd, channels", marks=pytest.mark.full), "structured"])
 def test_the_compressed_march_is_the_dense_one(name, small_blocks):
     assert_is_dense(asked(STEPS, depth=1 if name == "structured" else 2, **CASES[name]), 1e-12)
 

@@ -141,6 +141,7 @@ def test_one_residual_layer_has_nothing_to_skip():
         np.testing.assert_allclose(skip.data[curve], plain.data[curve], rtol=0, atol=1e-13)
 
 
+@pytest.mark.full
 def test_initial_loss_of_deep_residual_networks():
     """1 + σ² + e^{b²}/(ν γ0²) at infinite depth; (1 + β²)^{L−1} at finite depth."""
     network = wf.ResNet(4, "linear", 0.5)
