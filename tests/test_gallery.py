@@ -160,10 +160,13 @@ def made(tmp_path_factory):
 SLOW = (
     "bauer-convergence",
     "bauer-sequence",
+    "segadlo-2",
+    "bauer-endpoint",
     "width-recurrent",
     "width-advice",
     "bordelon25-4",
     "bordelon25-5",
+    "bordelon25-6",
     "bordelon25-cost",
     "bordelon22-1",
     "bordelon22-3",

@@ -43,6 +43,7 @@ def test_networks_that_die_have_a_relative_error():
     assert ensemble.relative_error(ensemble.Estimate(value, 0.01 * value)) == pytest.approx(0.01)
 
 
+@pytest.mark.full
 def test_flow_meets_a_tolerance_or_says_not(monkeypatch):
     coarse = ask(flow=True, quantities="prediction")
     met = ask(flow=True, rtol=1e-6, quantities="prediction")

@@ -223,6 +223,7 @@ def test_hidden_state_is_read_directly():
         np.testing.assert_allclose(found.data[name], with_readout.data[name].values[:3], rtol=1e-12)
 
 
+@pytest.mark.full
 def test_user_functions_and_kinks():
     """A user's tanh is tanh; a hard tanh has a vertex but no correction."""
     mine = finite_width(

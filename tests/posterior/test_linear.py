@@ -119,7 +119,7 @@ def case(name):
     return net, wf.Task(x, 2 * rng.normal(size=(labels[0], 2, labels[1])), supervised=supervised)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [n if n == "RNN" else pytest.param(n, marks=pytest.mark.full) for n in CASES])
 def test_brute_force_finds_the_same_minimum(name):
     net, task = case(name)
     solution = wf.posterior(net, task, temperature=0.5)
@@ -164,7 +164,7 @@ def test_two_states_do_not_tell_recurrent_from_deep(depth, seed, kappa):
 
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**31))
-@pytest.mark.parametrize("make", [wf.RNN, wf.DNN])
+@pytest.mark.parametrize("make", [wf.RNN, pytest.param(wf.DNN, marks=pytest.mark.full)])
 def test_a_test_input_in_the_span_is_predicted_by_linearity(make, seed):
     """Also sequences, whose span is that of whole sequences; and a training input as a test input."""
     rng = np.random.default_rng(seed)

@@ -243,6 +243,7 @@ def test_untied_odd_networks_predict_zero_at_unsupervised_states():
     assert abs(prediction[2]) > 0.5
 
 
+@pytest.mark.full
 def test_repeated_opposite_and_zero_inputs_share_one_dimension():
     """Copies of a sample are copies at all states: the density lives on their span, without jitter."""
     x = np.array([[1.0], [1.0], [-1.0], [0.0]])

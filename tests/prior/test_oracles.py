@@ -143,6 +143,7 @@ def test_depth_one_is_the_input_kernel():
     np.testing.assert_allclose(solution.feature[0, 0], 2 / np.pi * np.arcsin(2 * K / np.outer(d, d)), rtol=1e-13)
 
 
+@pytest.mark.full
 def test_depth_one_thousand_reaches_the_fixed_point():
     net = wf.RNN(1000, "relu", weight_variance=1.0, bias_variance=0.3)
     hidden = wf.prior(net, wf.Task(ONCE[:2]), quantities="hidden").hidden

@@ -267,6 +267,7 @@ def test_transfer_over_depth():
     assert scaled[-2] / scaled[-1] < 1.5 and np.all(np.diff(np.log(scaled)) > np.log(0.4))
 
 
+@pytest.mark.full
 def test_power_law_exponents():
     """Lazy: the source exponent. Rich: above the printed exponent, which does not know the depth."""
     lazy = wf.loss_exponent(wf.DNN(1, "linear"), source=0.8, capacity=1.5, rate=0.3, steps=120, richness=0.0)

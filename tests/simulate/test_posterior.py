@@ -71,7 +71,10 @@ def cycle(position, key, cycles, distortion, law, form):
     return statistics(*jax.lax.fori_loop(0, cycles, turn, first), form)
 
 
-@pytest.mark.parametrize(("kind", "activation"), [(wf.RNN, "linear"), (wf.RNN, "erf"), (wf.DNN, "linear")])
+@pytest.mark.parametrize(
+    ("kind", "activation"),
+    [(wf.RNN, "linear"), (wf.RNN, "erf"), pytest.param(wf.DNN, "linear", marks=pytest.mark.full)],
+)
 def test_transitions_leave_the_joint_law_of_weights_and_labels_invariant(kind, activation):
     net = kind(3, activation, weight_variance=1.4, input_variance=1.3, readout_variance=2.0)
     before = joint_statistics(net, 1, cycles=0)
@@ -112,7 +115,7 @@ def test_depth_one_is_the_one_dimensional_integral():
     assert not agrees(one_dimensional(**{**EXACT, "kappa": 0.55}), samples), "10 % in the temperature is seen"
 
 
-@pytest.mark.parametrize("precondition", [True, False])
+@pytest.mark.parametrize("precondition", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_langevin_dynamics_has_the_same_law_up_to_its_rate(precondition):
     """Plain dynamics: the readout relaxes at K/G = 2.9 per unit time, the inputs thirty times more slowly."""
     exact = one_dimensional(**EXACT)
@@ -130,6 +133,7 @@ def test_langevin_dynamics_has_the_same_law_up_to_its_rate(precondition):
     assert bias[watched] < 0.5 * coarse_bias[watched]
 
 
+@pytest.mark.full
 def test_hot_networks_have_the_moments_of_the_prior():
     net = wf.RNN(3, "linear", weight_variance=1.4, input_variance=1.3)
     task = wf.Task(np.ones((1, 1)), np.ones(1))

@@ -53,7 +53,7 @@ def tricritical(
     max_steps = checks.integer("max_steps", max_steps, 1)
     asked = problem.problem_of(network, task, temperature)
     linear = network.activation.known_as("linear")
-    rtol = checks.tolerance("rtol", rtol or (1e-10 if linear else 1e-6), 1e-12)
+    rtol = checks.tolerance("rtol", (1e-10 if linear else 1e-6) if rtol is None else rtol, 1e-12)
     followed = branches_of(asked, network.activation, along, rtol=rtol if linear else None, max_steps=max_steps)
     if followed is None:
         return None
@@ -88,7 +88,7 @@ class _Quartic:
             self.last = temperature, *found
             return followed.quartic(*found)
         except ordered.LostError:
-            raise SolveError(f"The branch is lost at temperature {temperature:g}: begin elsewhere.") from None
+            raise SolveError(f"The branch is lost at temperature {temperature:g}: change `temperature`.") from None
 
     def _near(self, followed: Any, temperature: float) -> tuple[float, Any] | None:
         """From the last instability, which moves by less than the temperature."""
