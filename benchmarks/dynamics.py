@@ -25,12 +25,18 @@ REFERENCE_PATHS = 16384
 LARGE: dict[str, Any] = {"richness": 1.0, "rate": FULL.rate, "steps": FULL.steps}
 WIDTH, NARROW, N_NARROW = 2500, 250, 40
 TARGET = 0.01
-GROWTH = {  # what grows, at P = 5 digits: (steps, depth, paths)
-    "steps": [(50, 2, 1024), (100, 2, 1024), (200, 2, 1024), (400, 2, 1024)],
-    "depth": [(50, 4, 1024), (50, 8, 1024), (50, 16, 1024), (50, 32, 1024)],
-    "paths": [(50, 2, 1024), (50, 2, 2048), (50, 2, 4096), (50, 2, 8192)],
+GROWTH = {  # what grows, in both cases: (steps, depth, paths)
+    "three inputs": {
+        "steps": [(30, 2, 2048), (60, 2, 2048), (120, 2, 2048), (240, 2, 2048)],
+        "depth": [(30, 4, 2048), (30, 8, 2048), (30, 16, 2048), (30, 32, 2048)],
+        "paths": [(30, 2, 2048), (30, 2, 4096), (30, 2, 8192), (30, 2, 16384)],
+    },
+    "five digits": {
+        "steps": [(50, 2, 1024), (100, 2, 1024), (200, 2, 1024), (400, 2, 1024)],
+        "depth": [(50, 4, 1024), (50, 8, 1024), (50, 16, 1024), (50, 32, 1024)],
+        "paths": [(50, 2, 1024), (50, 2, 2048), (50, 2, 4096), (50, 2, 8192)],
+    },
 }
-DEPTHS = [4, 8, 16, 32]
 OPTIONS: dict[str, Any] = {"quantities": ("loss", "prediction"), "progress": False}
 
 
@@ -125,19 +131,15 @@ def needed(one: dict[str, float], error: float) -> float:
     return float(np.ceil((one["scatter"] / (error - one["offset"])) ** 2)) if one["offset"] < error else np.inf
 
 
-def measure_growth(name: str) -> list[float]:
-    """Warm seconds of one march of digits, for every size."""
-    digits = images(FULL)
-    task = wf.Task(digits.x[::2], digits.labels()[::2, 0, 0])
+def measure_growth(case: str, name: str) -> list[float]:
+    """Warm seconds of one march of three inputs, the case above, or of digits, for every size."""
+    task, physics = small_task(), SMALL
+    if case != "three inputs":
+        digits = images(FULL)
+        task, physics = wf.Task(digits.x[::2], digits.labels()[::2, 0, 0]), {"richness": 1.0, "rate": 0.03}
     return [
-        warm_march(task, depth, n_paths, {"richness": 1.0, "rate": 0.03, "steps": steps})
-        for steps, depth, n_paths in GROWTH[name]
+        warm_march(task, depth, n_paths, {**physics, "steps": steps}) for steps, depth, n_paths in GROWTH[case][name]
     ]
-
-
-def measure_depth() -> list[float]:
-    """The same of three inputs, in networks that all open as many directions a layer."""
-    return [warm_march(small_task(), depth, 2048, SMALL) for depth in DEPTHS]
 
 
 def warm_march(task: wf.Task, depth: int, n_paths: int, physics: dict[str, Any]) -> float:
@@ -171,8 +173,10 @@ def run() -> dict[str, Any]:
         "theory": theory,
         "rtol": fresh.call(measure_theory, rtol=TARGET),
         "networks": fresh.call(measure_networks, f=theory["f"]),
-        "growth": {name: fresh.call(measure_growth, name=name) for name in GROWTH},
-        "depth": fresh.call(measure_depth),
+        "growth": {
+            case: {name: fresh.call(measure_growth, case=case, name=name) for name in sizes}
+            for case, sizes in GROWTH.items()
+        },
         "linear": fresh.call(measure_linear),
     }
 
@@ -220,15 +224,14 @@ def show_growth(results: dict[str, Any]) -> str:
 
     Digits also open more directions in deeper networks (66 a side in 4 layers, 88 in 32), three inputs as many at any depth.
     """
-    rows = [
-        (name, [size[i] for size in sizes], results["growth"][name]) for i, (name, sizes) in enumerate(GROWTH.items())
-    ]
-    rows.append(("depth, three inputs", DEPTHS, results["depth"]))
     cells = []
-    for label, values, seconds in rows:
-        slope = exponent(values, seconds)
-        inner = exponent([value - 1 for value in values], seconds) if label.startswith("depth") else ""
-        cells.append([f"{label} {values[0]} … {values[-1]}", *seconds, slope, 1.2, met([slope <= 1.2]), inner])
+    for case, sizes in GROWTH.items():
+        for i, (name, rows) in enumerate(sizes.items()):
+            values, seconds = [size[i] for size in rows], results["growth"][case][name]
+            slope = exponent(values, seconds)
+            inner = exponent([value - 1 for value in values], seconds) if name == "depth" else ""
+            label = f"{case}, {name} {values[0]} … {values[-1]}"
+            cells.append([label, *seconds, slope, 1.2, met([slope <= 1.2]), inner])
     columns = ["", *"1234", "exponent", "limit", "met", "matrices"]
     return table("Dynamics: seconds of one march, growing size", columns, cells)
 

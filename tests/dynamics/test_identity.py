@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.dynamics import network
-from widefield.theories.dynamics import march
+from widefield.theories.dynamics import basis, march
 from widefield.theories.dynamics.losses import squared
 from widefield.theories.dynamics.march import Physics, Shape
 
@@ -28,9 +28,9 @@ def white_of(W, matrix):
     The common opening order is read off the tables: entry (k, j) is filled where j was open when k opened.
     """
     root = np.sqrt(len(W))
-    sides = [np.asarray(side.direction) for side in matrix]
+    sides = [np.asarray(side.direction) for side in (matrix.forward, matrix.backward)]
     noises = []
-    for mine, other, side, act in ((0, 1, matrix[0], W), (1, 0, matrix[1], W.T)):
+    for mine, other, side, act in ((0, 1, matrix.forward, W), (1, 0, matrix.backward, W.T)):
         seen = np.asarray(side.table) != 0
         raw = sides[mine] @ act.T / root
         known = np.where(seen, raw @ sides[other].T / len(W), 0.0)
@@ -44,10 +44,10 @@ def follow(shape, physics, state, Ws):
         after, record = stepped(shape, physics, state)
         matrices = []
         for old, new, W in zip(state.matrices, after.matrices, Ws, strict=True):
-            noises = white_of(W, new)
+            forward, backward = (jnp.asarray(noise) for noise in white_of(W, new))
             matrices.append(
-                march.Matrix(
-                    *(side._replace(noise=jnp.asarray(noise)) for side, noise in zip(old, noises, strict=True))
+                old._replace(
+                    forward=old.forward._replace(noise=forward), backward=old.backward._replace(noise=backward)
                 )
             )
         state = state._replace(matrices=tuple(matrices))
@@ -97,5 +97,5 @@ def test_the_march_on_explicit_weights_is_gradient_descent(phi, matrices, readou
             state, record = follow(shape, physics, state, W)
             np.testing.assert_allclose(record.prediction[..., 0], f, rtol=0, atol=1e-12, err_msg=f"step {t}")
             np.testing.assert_allclose(record.feature, hidden, rtol=0, atol=1e-11, err_msg=f"step {t}")
-        assert max(int(side.opened) for matrix in state.matrices for side in matrix) <= N_DIRECTIONS
+        assert max(int(side.opened) for side in basis.sides_of(state.matrices)) <= N_DIRECTIONS
         assert float(jnp.abs(f).max()) > 0.05

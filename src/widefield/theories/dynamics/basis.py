@@ -10,7 +10,8 @@ what is already known of it, since earlier :math:`W^T\hat g_j` have shown its co
 
 and likewise backward with :math:`D_{jk} = \langle\hat g_j\xi_k\rangle` for k opened before j. These tables are the
 responses A and B by Stein's lemma; they are frozen when a direction opens, or pairs in the wrong order would add noise
-where the theory has zero (Sec. 5). :math:`M` is the memory of the updates, in the same directions.
+where the theory has zero (Sec. 5). :math:`M` is the memory of the updates :math:`\sum\eta\Delta g\varphi^T`. Their g and
+φ are what has been expanded, so that :math:`M = \sum_{kj}m_{kj}\hat g_j\hat\varphi_k^T` is one small table for both sides.
 """
 
 from typing import NamedTuple
@@ -28,27 +29,38 @@ class Side(NamedTuple):
 
     direction: Array  # (n, S)
     noise: Array  # (n, S)
-    memory: Array  # (n, S)
-    momentum: Array  # (n, S), no rows without momentum
     table: Array
     opened: Array  # how many
 
 
 class Matrix(NamedTuple):
-    """Both sides of a weight matrix: ``forward`` expands features, ``backward`` gradients."""
+    """Both sides of a weight matrix: ``forward`` expands features, ``backward`` gradients; ``memory`` of updates."""
 
     forward: Side
     backward: Side
+    memory: Array  # (forward direction, backward direction)
+    momentum: Array  # no rows without momentum
 
 
-def empty(n: int, n_paths: int, noise: Array, momentum: bool = False) -> Matrix:
-    """A matrix before it has acted; ``noise`` (2, n, S) are the white noises it will open."""
-    zero = lambda rows, columns: jnp.zeros((rows, columns), noise.dtype)  # noqa: E731
-    sides = (
-        Side(zero(n, n_paths), white, zero(n, n_paths), zero(n * momentum, n_paths), zero(n, n), jnp.zeros((), int))
-        for white in noise
+def sides_of(matrices: tuple[Matrix, ...]) -> list[Side]:
+    """Forward and backward of the first matrix, then of the second, …"""
+    return [side for matrix in matrices for side in (matrix.forward, matrix.backward)]
+
+
+def with_sides(matrices: tuple[Matrix, ...], sides: list[Side]) -> tuple[Matrix, ...]:
+    """The matrices with other sides, in the order of `sides_of`."""
+    pairs = zip(sides[::2], sides[1::2], strict=True)
+    return tuple(
+        matrix._replace(forward=forward, backward=backward)
+        for matrix, (forward, backward) in zip(matrices, pairs, strict=True)
     )
-    return Matrix(*sides)
+
+
+def empty(n: int, n_paths: int, noises: tuple[Array, Array], momentum: bool = False) -> Matrix:
+    """A matrix before it has acted; ``noises`` (n, S) are the white ones that its sides will open."""
+    zero = lambda rows, columns: jnp.zeros((rows, columns), noises[0].dtype)  # noqa: E731
+    forward, backward = (Side(zero(n, n_paths), white, zero(n, n), jnp.zeros((), int)) for white in noises)
+    return Matrix(forward, backward, zero(n, n), zero(n * momentum, n))
 
 
 def expand(side: Side, other: Side, vectors: Array, weight: float, tolerance: Array) -> tuple[Side, Array]:
@@ -58,14 +70,24 @@ def expand(side: Side, other: Side, vectors: Array, weight: float, tolerance: Ar
     dropped and show as a count larger than it.
     """
     scale = weight * jnp.sum(vectors**2, axis=1)
-    known, rest = jnp.zeros((len(vectors), len(side.direction)), vectors.dtype), vectors
-    for _ in range(2):  # once is unstable: roundings are amplified by what little is left
-        known, rest = _project(side, known, rest, weight)
-    fresh, lower, opened = orthonormal(rest, scale, weight, tolerance)
+    n, n_other = len(side.direction), len(other.direction)
+    known, rest = _project(side, jnp.zeros((len(vectors), n), vectors.dtype), vectors, weight)
+
+    def open_new(known, rest):
+        known, rest = _project(side, known, rest, weight)  # once is unstable: roundings grow by what little is left
+        fresh, lower, opened = orthonormal(rest, scale, weight, tolerance)
+        return known, fresh, lower, opened, _seen(other, fresh, weight)
+
+    def nothing_new(known, rest):
+        square = jnp.zeros((len(rest), len(rest)), rest.dtype)
+        return known, rest, square, jnp.zeros(len(rest), bool), jnp.zeros((len(rest), n_other), rest.dtype)
+
+    is_new = jnp.any(weight * jnp.sum(rest**2, axis=1) > tolerance * scale)
+    known, fresh, lower, opened, seen = lax.cond(is_new, open_new, nothing_new, known, rest)
     where = side.opened + jnp.cumsum(opened) - 1
-    where = jnp.where(opened, where, len(side.direction))  # out of bounds: dropped
+    where = jnp.where(opened, where, n)  # out of bounds: dropped
     direction = side.direction.at[where].set(fresh, mode="drop")
-    table = side.table.at[where].set(_seen(other, fresh, weight), mode="drop")
+    table = side.table.at[where].set(seen, mode="drop")
     coefficients = known.at[:, where].add(lower, mode="drop")
     return side._replace(direction=direction, table=table, opened=side.opened + opened.sum()), coefficients
 
@@ -126,35 +148,36 @@ def orthonormal(vectors: Array, scale: Array, weight: float, tolerance: Array | 
     return lax.fori_loop(0, n, one, (jnp.zeros_like(vectors), jnp.zeros((n, n), vectors.dtype), jnp.zeros(n, bool)))
 
 
-def act(side: Side, other: Side, coefficients: Array, scales: tuple) -> Array:
-    """W or its transpose on vectors given by ``coefficients``: noise, memory and response parts, each with its scale."""
-    noise, memory, response = scales
+def act(side: Side, other: Side, memory: Array, coefficients: Array, scales: tuple) -> Array:
+    """W or its transpose on vectors given by ``coefficients``: noise, memory and response parts, each with its scale.
+
+    ``memory`` is (direction, direction of the other side), as the table.
+    """
+    noise, learned, response = scales
     columns = lambda array, start: lax.dynamic_slice_in_dim(array, start, min(BLOCK, array.shape[1]), axis=1)  # noqa: E731
 
     def drawn(start, carry):
         total, along = carry
-        some, known = (
-            columns(coefficients, start),
-            noise * _rows(side.noise, start) + memory * _rows(side.memory, start),
-        )
-        return total + some @ known, along + some @ _rows(side.table, start)
+        some = columns(coefficients, start)
+        known = response * _rows(side.table, start) + learned * _rows(memory, start)
+        return total + noise * some @ _rows(side.noise, start), along + some @ known
 
     zero = lambda n: jnp.zeros((len(coefficients), n), side.noise.dtype)  # noqa: E731
     total, along = _over_blocks(side, drawn, (zero(side.noise.shape[1]), zero(len(other.direction))))
-    responded = lambda start, total: total + columns(response * along, start) @ _rows(other.direction, start)  # noqa: E731
-    return _over_blocks(other, responded, total)
+    shown = lambda start, total: total + columns(along, start) @ _rows(other.direction, start)  # noqa: E731
+    return _over_blocks(other, shown, total)
 
 
-def remember(side: Side, coefficients: Array, sources: Array, move) -> Side:
-    """The memory after an update by Σ coefficients ⊗ sources (vector, S); ``move`` maps (memory, momentum, kick)."""
+def remember(matrix: Matrix, forward: Array, backward: Array, move) -> Matrix:
+    """The memory after an update by Σ ``backward`` ⊗ ``forward`` coefficients; ``move`` maps (memory, momentum, kick)."""
 
     def one(start, carry):
         memory, momentum = carry
-        columns = lax.dynamic_slice_in_dim(coefficients, start, min(BLOCK, len(memory)), axis=1)
+        columns = lax.dynamic_slice_in_dim(forward, start, min(BLOCK, len(memory)), axis=1)
         inertia = _rows(momentum, start) if len(momentum) else momentum
-        new, speed = move(_rows(memory, start), inertia, columns.T @ sources)
+        new, speed = move(_rows(memory, start), inertia, columns.T @ backward)
         put = lambda array, rows: lax.dynamic_update_slice_in_dim(array, rows, start, axis=0)  # noqa: E731
         return put(memory, new), put(momentum, speed) if len(momentum) else momentum
 
-    memory, momentum = _over_blocks(side, one, (side.memory, side.momentum))
-    return side._replace(memory=memory, momentum=momentum)
+    memory, momentum = _over_blocks(matrix.forward, one, (matrix.memory, matrix.momentum))
+    return matrix._replace(memory=memory, momentum=momentum)

@@ -84,10 +84,8 @@ class Record(NamedTuple):
     pregradient: Array  # z (channel, state, sample, S)
 
 
-def start(
-    shape: Shape, physics: Physics, noises: tuple[Array, Array, Array], n_directions: int, seed: int = 0
-) -> State:
-    """The state before step 0 from white noises: inputs (direction, S), readouts (output, S), matrices (matrix, 2, n, S)."""
+def start(shape: Shape, physics: Physics, noises: tuple[Array, Array, Any], n_directions: int, seed: int = 0) -> State:
+    """The state before step 0 from white noises: inputs (direction, S), readouts (output, S), a pair (n, S) per matrix."""
     inputs, readouts, white = noises
     n_paths = inputs.shape[-1]
     matrices = tuple(basis.empty(n_directions, n_paths, block, shape.momentum) for block in white)
@@ -134,13 +132,13 @@ def _forward(shape: Shape, physics: Physics, state: State, matrices: list[Matrix
         h = L0 @ (scales[0] * state.input_noise + gamma * state.input_memory)
         if k:
             m = shape.matrices[k - 1]
-            forward, backward = matrices[m]
-            forward, L = basis.expand(forward, backward, features[-1], weight, physics.tolerance[0])
-            matrices[m] = Matrix(forward, backward)
+            backward, memory = matrices[m].backward, matrices[m].memory
+            forward, L = basis.expand(matrices[m].forward, backward, features[-1], weight, physics.tolerance[0])
+            matrices[m] = matrices[m]._replace(forward=forward)
             w, q = physics.weight_variance[k - 1], physics.shares[k - 1]
             scale = scales[1 + m]
             response = scale / jnp.sqrt(q) if shape.responses else 0.0
-            h = h + jnp.sqrt(w) * basis.act(forward, backward, L, (scale, gamma * jnp.sqrt(w), response))
+            h = h + jnp.sqrt(w) * basis.act(forward, backward, memory, L, (scale, gamma * jnp.sqrt(w), response))
             expansions.append(L)
         fields.append(h)
         features.append(shape.activation(h))
@@ -184,16 +182,16 @@ def _backward(shape: Shape, physics: Physics, state: State, matrices: list[Matri
         z = jnp.stack([jnp.broadcast_to(readout[o] * (c == k), (n_samples, n_paths)) for c, o in channels])
         if k + 1 < n_states and any(c > k for c, _ in channels):
             m = shape.matrices[k]
-            forward, backward = matrices[m]
+            forward, memory = matrices[m].forward, matrices[m].memory
             above = jnp.asarray([i for i, (c, _) in enumerate(channels) if c > k])
             vectors = fields[-1][0][above].reshape(-1, n_paths)
-            backward, L = basis.expand(backward, forward, vectors, weight, physics.tolerance[1])
-            matrices[m] = Matrix(forward, backward)
+            backward, L = basis.expand(matrices[m].backward, forward, vectors, weight, physics.tolerance[1])
+            matrices[m] = matrices[m]._replace(backward=backward)
             w, q = physics.weight_variance[k], physics.shares[k]
             scale = scales[1 + m]
             response = scale * q if shape.responses else 0.0
             parts = (scale * jnp.sqrt(q), gamma * jnp.sqrt(w) * q, response)
-            back = jnp.sqrt(w) * basis.act(backward, forward, L, parts)
+            back = jnp.sqrt(w) * basis.act(backward, forward, memory.T, L, parts)
             z = z.at[above].add(back.reshape(len(above), n_samples, n_paths))
             returned[k] = L.reshape(len(above), n_samples, -1)
         fields.append((slope[k] * z, z))
@@ -228,20 +226,15 @@ def _update(
     memory, momentum = move(state.input_memory, state.input_momentum, kick)
     read = feature[jnp.asarray(shape.readouts)]
     readout = move(state.readout_memory, state.readout_momentum, jnp.einsum("kpo,kps->os", delta, read))
-    kicks: dict[int, list[tuple[Array, Array, Array, Array]]] = {m: [] for m in range(len(matrices))}
+    kicks: dict[int, list[tuple[Array, Array]]] = {m: [] for m in range(len(matrices))}
     for k in range(1, n_states):
         above = [i for i, (c, _) in enumerate(channels) if shape.readouts[c] > k - 1]
         back = jnp.einsum("cpd,cp->pd", returned[k - 1], errors[jnp.asarray(above)]) if above else 0 * expansions[k - 1]
-        kicks[shape.matrices[k - 1]].append((expansions[k - 1], driven[k], back, feature[k - 1]))
+        kicks[shape.matrices[k - 1]].append((expansions[k - 1], back))
     moved = []
     for m, matrix in enumerate(matrices):
-        forward, sources, backward, targets = (jnp.concatenate(parts) for parts in zip(*kicks[m], strict=True))
-        moved.append(
-            Matrix(
-                basis.remember(matrix.forward, forward, sources, move),
-                basis.remember(matrix.backward, backward, targets, move),
-            )
-        )
+        forward, backward = (jnp.concatenate(parts) for parts in zip(*kicks[m], strict=True))
+        moved.append(basis.remember(matrix, forward, backward, move))
     return state._replace(
         matrices=tuple(moved), input_memory=memory, input_momentum=momentum, readout_memory=readout[0],
         readout_momentum=readout[1], kept=state.kept * (1 - rate * physics.decay),
@@ -259,15 +252,14 @@ def _shake(physics: Physics, state: State, rate: Array) -> State:
     sizes = jnp.sqrt(2 * rate * physics.temperature) / initial_scales(physics, len(state.matrices))
     key, *keys = jax.random.split(state.key, 3 + 2 * len(state.matrices))
     fresh = lambda key, noise, i: keep * noise + sizes[i] * jax.random.normal(key, noise.shape, noise.dtype)  # noqa: E731
-    sides = [side for matrix in state.matrices for side in matrix]
     moved = [
         side._replace(noise=fresh(k, side.noise, 1 + i // 2), table=keep * side.table)
-        for i, (k, side) in enumerate(zip(keys[2:], sides, strict=True))
+        for i, (k, side) in enumerate(zip(keys[2:], basis.sides_of(state.matrices), strict=True))
     ]
     return state._replace(
         key=key, kept=jnp.ones_like(state.kept), input_noise=fresh(keys[0], state.input_noise, 0),
         readout_noise=fresh(keys[1], state.readout_noise, -1),
-        matrices=tuple(Matrix(*moved[2 * m : 2 * m + 2]) for m in range(len(state.matrices))),
+        matrices=basis.with_sides(state.matrices, moved),
     )  # fmt: skip
 
 

@@ -5,6 +5,9 @@ A site's variables are functions of white noises. Nonlinear ones are sampled on 
 :math:`\langle ab\rangle = \sum_ia_ib_i` is exact. The march is the same for both; `Average.weight` is 1/S or 1.
 """
 
+from collections.abc import Iterator
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,26 +24,37 @@ def dot(a: Array, b: Array, weight: float) -> Array:
 
 
 def sampled(n_noises: int, n_paths: int, seed: int, batch: int) -> Array:
-    """White noises (noise, path): one scrambled Sobol stream per batch where it is affordable, pseudo-random otherwise."""
+    """White noises (noise, path)."""
+    return next(sampled_blocks([n_noises], n_paths, seed, batch))
+
+
+def sampled_blocks(sizes: list[int], n_paths: int, seed: int, batch: int) -> Iterator[Array]:
+    """White noises in blocks (size, path): one scrambled Sobol stream per batch where affordable, pseudo-random otherwise."""
     sequence = np.random.SeedSequence(seed, spawn_key=(batch,))
+    n_noises, edges = sum(sizes), np.cumsum(sizes)[:-1]
     if n_paths & (n_paths - 1) or n_paths > MOST_SOBOL or n_noises > MAX_SOBOL:
         key = jax.random.key(int(sequence.generate_state(1)[0]))
-        return jax.random.normal(key, (n_noises, n_paths), jnp.float64)
+        yield from jnp.split(jax.random.normal(key, (n_noises, n_paths), jnp.float64), edges)
+        return
     from scipy.stats import qmc  # a second to import
 
     points = qmc.Sobol(n_noises, seed=np.random.default_rng(sequence)).random(n_paths)
-    return jnp.asarray(ndtri(np.clip(points, 2.0**-54, 1 - 2.0**-54)).T)
+    for block in np.split(points, edges, axis=1):
+        yield jnp.asarray(ndtri(np.clip(block, 2.0**-54, 1 - 2.0**-54)).T)
 
 
-@jax.jit
-def whitened(noise: Array) -> Array:
-    """A block (noise, path) with exactly unit variances, no correlations and no means over its paths."""
+@partial(jax.jit, static_argnames="n_rows")
+def whitened(noise: Array, n_rows: int = 0) -> Array:
+    """A block (noise, path) with exactly unit variances, no correlations and no means over its paths, in ``n_rows`` rows."""
     noise = noise - noise.mean(axis=1, keepdims=True)
     factor = jnp.linalg.cholesky(noise @ noise.T / noise.shape[1])
-    return jax.scipy.linalg.solve_triangular(factor, noise, lower=True)
+    white = jax.scipy.linalg.solve_triangular(factor, noise, lower=True)
+    return jnp.pad(white, [(0, max(n_rows - len(white), 0)), (0, 0)])
 
 
-@jax.jit
-def added(noise: Array, more: Array) -> Array:
-    """``more`` of a block, without correlations with the ``noise`` there is."""
-    return whitened(more - dot(more, noise, 1 / noise.shape[1]) @ noise)
+@partial(jax.jit, static_argnames="n_before", donate_argnames="noise")
+def added(noise: Array, more: Array, n_before: int, size: float) -> Array:
+    """``noise`` with ``more`` written after its first rows: without correlations with those, all of standard deviation ``size``."""
+    before = noise[:n_before] / size
+    fresh = whitened(more - dot(more, before, 1 / noise.shape[1]) @ before)
+    return noise.at[n_before : n_before + len(more)].set(size * fresh)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from widefield.theories.dynamics import losses, march, paths
+from widefield.theories.dynamics import basis, losses, march, paths
 from widefield.theories.dynamics.basis import Side
 from widefield.theories.dynamics.march import Physics, Shape, State
 from widefield.theories.dynamics.problem import Problem
@@ -98,7 +98,7 @@ def run(
     return Run(
         _to_the_end(predictions, len(problem.rates)), _to_the_end(values, len(problem.rates)),
         _to_the_end(kernels, len(problem.rates)) if ntk else None, samples, weight,
-        tuple(int(side.opened) for matrix in state.matrices for side in matrix), _orthogonality(state, weight), stop,
+        tuple(int(side.opened) for side in basis.sides_of(state.matrices)), _orthogonality(state, weight), stop,
         _to_the_end(alignments, len(problem.rates)),
     )  # fmt: skip
 
@@ -114,22 +114,18 @@ def _begin(problem: Problem, shape: Shape, physics: Physics, n_paths: int, seed:
     n_inputs, n_matrices = physics.inputs.shape[-1], len(set(shape.matrices))
     n = _first_size(shape, physics, len(problem.rates))
     n_outer = n_inputs + shape.n_outputs
-    total = n_outer + 2 * n_matrices * n
     if not shape.exact and max(2 * n, 2 * n_outer) > n_paths:
         raise TooFewPaths(max(n, n_outer))
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(batch, 1)))
-    if shape.exact:
-        noise = jnp.eye(total)
-        outer, inner = noise[:n_outer], noise[n_outer:]
-    else:
-        drawn = paths.sampled(total, n_paths, seed, batch)
-        outer = paths.whitened(drawn[:n_outer])
-        blocks = [paths.whitened(drawn[n_outer + i * n : n_outer + (i + 1) * n]) for i in range(2 * n_matrices)]
-        inner = jnp.concatenate(blocks) if blocks else jnp.zeros((0, n_paths))
-    white = inner.reshape(n_matrices, 2, n, inner.shape[-1])
     room = n if shape.exact else _room(n, _most_new(shape, physics) * len(problem.rates), n_paths)
-    white = jnp.pad(white, [(0, 0), (0, 0), (0, room - n), (0, 0)])
-    noises = outer[:n_inputs], outer[n_inputs:], white
+    if shape.exact:
+        noise = jnp.eye(n_outer + 2 * n_matrices * n)
+        outer, inner = noise[:n_outer], list(noise[n_outer:].reshape(2 * n_matrices, n, len(noise)))
+    else:
+        blocks = paths.sampled_blocks([n_outer] + [n] * (2 * n_matrices), n_paths, seed, batch)
+        outer = paths.whitened(next(blocks))
+        inner = [paths.whitened(block, room) for block in blocks]
+    noises = outer[:n_inputs], outer[n_inputs:], list(zip(inner[::2], inner[1::2], strict=True))
     return march.start(shape, physics, noises, room, int(rng.integers(2**31))), [n] * (2 * n_matrices), rng
 
 
@@ -159,7 +155,7 @@ def _make_room(
     shape: Shape, most: int, state: State, drawn: list[int], rng: np.random.Generator, sizes: np.ndarray
 ) -> tuple[State, list[int]]:
     """Twice the noises of a side before a step could open more directions than are ``drawn`` there."""
-    sides = [side for matrix in state.matrices for side in matrix]
+    sides = basis.sides_of(state.matrices)
     short = [int(side.opened) + most > n for side, n in zip(sides, drawn, strict=True)]
     if not any(short):
         return state, drawn
@@ -178,13 +174,12 @@ def _draw(state: State, drawn: list[int], more: list[int], rng: np.random.Genera
     def grown(side: Side, before: int, after: int, size: float) -> Side:
         if before == after:
             return side
-        raw = jnp.asarray(rng.standard_normal((after - before, side.noise.shape[1])))
-        fresh = size * paths.added(side.noise[:before] / size, raw)
-        return side._replace(noise=side.noise.at[before:after].set(fresh))
+        raw = rng.standard_normal((after - before, side.noise.shape[1]))
+        return side._replace(noise=paths.added(side.noise, raw, before, size))
 
-    sides = [side for matrix in state.matrices for side in matrix]
+    sides = basis.sides_of(state.matrices)
     moved = [grown(*each, sizes[i // 2]) for i, each in enumerate(zip(sides, drawn, more, strict=True))]
-    return state._replace(matrices=tuple(march.Matrix(*moved[2 * m : 2 * m + 2]) for m in range(len(state.matrices))))
+    return state._replace(matrices=basis.with_sides(state.matrices, moved))
 
 
 def _noise_sizes(problem: Problem, physics: Physics, n_matrices: int) -> np.ndarray:
@@ -204,20 +199,22 @@ def _double(shape: Shape, state: State) -> State:
     n_sides = 2 * len(state.matrices)
     more = n_sides * n if shape.exact else 0
     wide = lambda array: jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, more)])  # noqa: E731
+    square = lambda array: jnp.pad(array, [(0, n * bool(len(array))), (0, n)])  # noqa: E731
 
     def grown(side: Side, index: int) -> Side:
         fresh = jnp.zeros((n, n_paths + more))
         if shape.exact:
             fresh = fresh.at[jnp.arange(n), n_paths + index * n + jnp.arange(n)].set(1.0)
-        tall = lambda array: jnp.pad(wide(array), [(0, n * bool(len(array))), (0, 0)])  # noqa: E731
         return Side(
-            tall(side.direction), jnp.concatenate([wide(side.noise), fresh]), tall(side.memory), tall(side.momentum),
-            jnp.pad(side.table, [(0, n), (0, n)]), side.opened,
+            jnp.pad(wide(side.direction), [(0, n), (0, 0)]), jnp.concatenate([wide(side.noise), fresh]), square(side.table),
+            side.opened,
         )  # fmt: skip
 
-    sides = [side for matrix in state.matrices for side in matrix]
-    new = [grown(side, i) for i, side in enumerate(sides)]
-    matrices = tuple(march.Matrix(*new[2 * m : 2 * m + 2]) for m in range(len(state.matrices)))
+    sides = [grown(side, i) for i, side in enumerate(basis.sides_of(state.matrices))]
+    matrices = tuple(
+        matrix._replace(memory=square(matrix.memory), momentum=square(matrix.momentum))
+        for matrix in basis.with_sides(state.matrices, sides)
+    )
     outer = (
         "input_noise",
         "input_memory",
@@ -233,7 +230,7 @@ def _double(shape: Shape, state: State) -> State:
 def _orthogonality(state: State, weight: float) -> float:
     """Largest deviation of the open directions from an orthonormal set."""
     worst = 0.0
-    for side in (side for matrix in state.matrices for side in matrix):
+    for side in basis.sides_of(state.matrices):
         n = int(side.opened)
         open_ones = np.asarray(side.direction)[:n]
         gram = weight * open_ones @ open_ones.T
