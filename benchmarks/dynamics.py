@@ -147,7 +147,7 @@ def warm_march(task: wf.Task, depth: int, n_paths: int, physics: dict[str, Any])
     call = partial(one_march, task, depth, n_paths, 0, physics)
     with jax.enable_x64(True):
         call()
-        return min(fresh.seconds(call) for _ in range(3))
+        return min(fresh.seconds(call) for _ in range(5))
 
 
 def measure_linear() -> dict[str, float]:

@@ -97,10 +97,9 @@ def _project(side: Side, known: Array, rest: Array, weight: float) -> tuple[Arra
 
     def one(start, carry):
         known, rest = carry
-        block = _rows(side.direction, start)
+        block = _part(side.direction, start)
         more = dot(rest, block, weight)
-        before = lax.dynamic_slice_in_dim(known, start, len(block), axis=1)
-        return lax.dynamic_update_slice_in_dim(known, before + more, start, axis=1), rest - more @ block
+        return lax.dynamic_update_slice_in_dim(known, _part(known, start, 1) + more, start, axis=1), rest - more @ block
 
     return _over_blocks(side, one, (known, rest))
 
@@ -109,14 +108,14 @@ def _seen(other: Side, fresh: Array, weight: float) -> Array:
     """Rows of the table: averages of fresh directions with the noises that the other side has opened."""
 
     def one(start, table):
-        return lax.dynamic_update_slice_in_dim(table, dot(fresh, _rows(other.noise, start), weight), start, axis=1)
+        return lax.dynamic_update_slice_in_dim(table, dot(fresh, _part(other.noise, start), weight), start, axis=1)
 
     table = _over_blocks(other, one, jnp.zeros((len(fresh), len(other.noise)), fresh.dtype))
     return table * (jnp.arange(len(other.noise)) < other.opened)
 
 
-def _rows(array: Array, start: Array) -> Array:
-    return lax.dynamic_slice_in_dim(array, start, min(BLOCK, len(array)))
+def _part(array: Array, start: Array, axis: int = 0) -> Array:
+    return lax.dynamic_slice_in_dim(array, start, min(BLOCK, array.shape[axis]), axis)
 
 
 def _over_blocks(side: Side, body, carry):
@@ -148,23 +147,22 @@ def orthonormal(vectors: Array, scale: Array, weight: float, tolerance: Array | 
     return lax.fori_loop(0, n, one, (jnp.zeros_like(vectors), jnp.zeros((n, n), vectors.dtype), jnp.zeros(n, bool)))
 
 
-def act(side: Side, other: Side, memory: Array, coefficients: Array, scales: tuple) -> Array:
+def act(side: Side, other: Side, memory: Array, axis: int, coefficients: Array, scales: tuple) -> Array:
     """W or its transpose on vectors given by ``coefficients``: noise, memory and response parts, each with its scale.
 
-    ``memory`` is (direction, direction of the other side), as the table.
+    ``memory`` has the directions of ``side`` on ``axis``; transposing it would read all of a buffer that may be mostly empty.
     """
     noise, learned, response = scales
-    columns = lambda array, start: lax.dynamic_slice_in_dim(array, start, min(BLOCK, array.shape[1]), axis=1)  # noqa: E731
 
     def drawn(start, carry):
         total, along = carry
-        some = columns(coefficients, start)
-        known = response * _rows(side.table, start) + learned * _rows(memory, start)
-        return total + noise * some @ _rows(side.noise, start), along + some @ known
+        some, updates = _part(coefficients, start, 1), _part(memory, start, axis)
+        known = response * some @ _part(side.table, start) + learned * some @ (updates.T if axis else updates)
+        return total + noise * some @ _part(side.noise, start), along + known
 
     zero = lambda n: jnp.zeros((len(coefficients), n), side.noise.dtype)  # noqa: E731
     total, along = _over_blocks(side, drawn, (zero(side.noise.shape[1]), zero(len(other.direction))))
-    shown = lambda start, total: total + columns(along, start) @ _rows(other.direction, start)  # noqa: E731
+    shown = lambda start, total: total + _part(along, start, 1) @ _part(other.direction, start)  # noqa: E731
     return _over_blocks(other, shown, total)
 
 
@@ -173,9 +171,8 @@ def remember(matrix: Matrix, forward: Array, backward: Array, move) -> Matrix:
 
     def one(start, carry):
         memory, momentum = carry
-        columns = lax.dynamic_slice_in_dim(forward, start, min(BLOCK, len(memory)), axis=1)
-        inertia = _rows(momentum, start) if len(momentum) else momentum
-        new, speed = move(_rows(memory, start), inertia, columns.T @ backward)
+        inertia = _part(momentum, start) if len(momentum) else momentum
+        new, speed = move(_part(memory, start), inertia, _part(forward, start, 1).T @ backward)
         put = lambda array, rows: lax.dynamic_update_slice_in_dim(array, rows, start, axis=0)  # noqa: E731
         return put(memory, new), put(momentum, speed) if len(momentum) else momentum
 

@@ -138,7 +138,8 @@ def _forward(shape: Shape, physics: Physics, state: State, matrices: list[Matrix
             w, q = physics.weight_variance[k - 1], physics.shares[k - 1]
             scale = scales[1 + m]
             response = scale / jnp.sqrt(q) if shape.responses else 0.0
-            h = h + jnp.sqrt(w) * basis.act(forward, backward, memory, L, (scale, gamma * jnp.sqrt(w), response))
+            parts = (scale, gamma * jnp.sqrt(w), response)
+            h = h + jnp.sqrt(w) * basis.act(forward, backward, memory, 0, L, parts)
             expansions.append(L)
         fields.append(h)
         features.append(shape.activation(h))
@@ -191,7 +192,7 @@ def _backward(shape: Shape, physics: Physics, state: State, matrices: list[Matri
             scale = scales[1 + m]
             response = scale * q if shape.responses else 0.0
             parts = (scale * jnp.sqrt(q), gamma * jnp.sqrt(w) * q, response)
-            back = jnp.sqrt(w) * basis.act(backward, forward, memory.T, L, parts)
+            back = jnp.sqrt(w) * basis.act(backward, forward, memory, 1, L, parts)
             z = z.at[above].add(back.reshape(len(above), n_samples, n_paths))
             returned[k] = L.reshape(len(above), n_samples, -1)
         fields.append((slope[k] * z, z))
