@@ -2,7 +2,7 @@ r"""What averages are taken over: sample paths of one site, or, in linear networ
 
 A site's variables are functions of white noises. Nonlinear ones are sampled on S paths, :math:`\langle ab\rangle = \frac1S
 \sum_ia_ib_i`. Linear ones stay linear in the noises: they are vectors of coefficients, one coordinate per noise, and
-:math:`\langle ab\rangle = \sum_ia_ib_i` is exact. The march is the same for both; `Average.weight` is 1/S or 1.
+:math:`\langle ab\rangle = \sum_ia_ib_i` is exact. The march is the same for both; the ``weight`` of an average is 1/S or 1.
 """
 
 from collections.abc import Iterator
