@@ -293,8 +293,8 @@ def two_times(ax: "Axes", label: str, theory: "xr.DataArray", trial: "xr.DataArr
             pick = partial(diagonal, dim="at") if style == "-" else lambda kernel: kernel.isel(at_=0)
             ax.plot(at, pick(one), color=color, linestyle=style, label=rf"$\ell={layer + 1}$" if style == "-" else None)
             points(ax, at, pick(many), color=color)
-    ax.set(xlabel="step $t$", ylabel=label, title="$s=t$ (solid), $s=0$ (dashed)")
-    ax.legend(fontsize=7)
+    ax.set(xlabel="step $t$", ylabel=label, title="$s=t$ (solid), $s=0$ (dashed)", ylim=(None, 1.12 * ax.get_ylim()[1]))
+    ax.legend(fontsize=7, ncols=theory.sizes["layer"])  # above the curves
 
 
 def ticks_at(ax: "Axes", values: np.ndarray) -> None:
