@@ -25,58 +25,48 @@ BLOCK = 32  # directions that are worked on together: they stay in the processor
 
 
 class Side(NamedTuple):
-    """Directions of one side of a matrix. ``table``: (direction, direction of the other side)."""
+    """Directions of one side of every matrix. ``table``: (matrix, direction, direction of the other side)."""
 
-    direction: Array  # (n, S)
-    noise: Array  # (n, S)
+    direction: Array  # (matrix, n, S)
+    noise: Array  # (matrix, n, S)
     table: Array
-    opened: Array  # how many
+    opened: Array  # (matrix,) how many
 
 
-class Matrix(NamedTuple):
-    """Both sides of a weight matrix: ``forward`` expands features, ``backward`` gradients; ``memory`` of updates."""
+class Matrices(NamedTuple):
+    """Both sides of all weight matrices: ``forward`` expands features, ``backward`` gradients; ``memory`` of updates.
+
+    They are stacked, so that one loop serves any number: a layer more compiles nothing more.
+    """
 
     forward: Side
     backward: Side
-    memory: Array  # (forward direction, backward direction)
+    memory: Array  # (matrix, forward direction, backward direction)
     momentum: Array  # no rows without momentum
 
 
-def sides_of(matrices: tuple[Matrix, ...]) -> list[Side]:
-    """Forward and backward of the first matrix, then of the second, …"""
-    return [side for matrix in matrices for side in (matrix.forward, matrix.backward)]
+def empty(noises: tuple[Array, Array], momentum: bool = False) -> Matrices:
+    """Matrices before they have acted; ``noises`` (matrix, n, S) are the white ones that their sides will open."""
+    n_matrices, n, _ = noises[0].shape
+    zero = lambda rows: jnp.zeros((n_matrices, rows, n), noises[0].dtype)  # noqa: E731
+    forward, backward = (Side(jnp.zeros_like(white), white, zero(n), jnp.zeros(n_matrices, int)) for white in noises)
+    return Matrices(forward, backward, zero(n), zero(n * momentum))
 
 
-def with_sides(matrices: tuple[Matrix, ...], sides: list[Side]) -> tuple[Matrix, ...]:
-    """The matrices with other sides, in the order of `sides_of`."""
-    pairs = zip(sides[::2], sides[1::2], strict=True)
-    return tuple(
-        matrix._replace(forward=forward, backward=backward)
-        for matrix, (forward, backward) in zip(matrices, pairs, strict=True)
-    )
-
-
-def empty(n: int, n_paths: int, noises: tuple[Array, Array], momentum: bool = False) -> Matrix:
-    """A matrix before it has acted; ``noises`` (n, S) are the white ones that its sides will open."""
-    zero = lambda rows, columns: jnp.zeros((rows, columns), noises[0].dtype)  # noqa: E731
-    forward, backward = (Side(zero(n, n_paths), white, zero(n, n), jnp.zeros((), int)) for white in noises)
-    return Matrix(forward, backward, zero(n, n), zero(n * momentum, n))
-
-
-def expand(side: Side, other: Side, vectors: Array, weight: float, tolerance: Array) -> tuple[Side, Array]:
-    """Coefficients (vector, direction) of ``vectors`` (vector, S), opening directions for what is new in them.
+def expand(side: Side, other: Side, m: Array, vectors: Array, weight: float, tolerance: Array) -> tuple[Side, Array]:
+    """Coefficients (vector, direction) of ``vectors`` (vector, S) in matrix m, opening directions for what is new in them.
 
     A direction opens where the rest of a vector has more than ``tolerance`` of its variance. Those beyond the buffer are
     dropped and show as a count larger than it.
     """
     scale = weight * jnp.sum(vectors**2, axis=1)
-    n, n_other = len(side.direction), len(other.direction)
-    known, rest = _project(side, jnp.zeros((len(vectors), n), vectors.dtype), vectors, weight)
+    n, n_other = side.direction.shape[1], other.direction.shape[1]
+    known, rest = _project(side, m, jnp.zeros((len(vectors), n), vectors.dtype), vectors, weight)
 
     def open_new(known, rest):
-        known, rest = _project(side, known, rest, weight)  # once is unstable: roundings grow by what little is left
+        known, rest = _project(side, m, known, rest, weight)  # once is unstable: roundings grow by what little is left
         fresh, lower, opened = orthonormal(rest, scale, weight, tolerance)
-        return known, fresh, lower, opened, _seen(other, fresh, weight)
+        return known, fresh, lower, opened, _seen(other, m, fresh, weight)
 
     def nothing_new(known, rest):
         square = jnp.zeros((len(rest), len(rest)), rest.dtype)
@@ -84,44 +74,51 @@ def expand(side: Side, other: Side, vectors: Array, weight: float, tolerance: Ar
 
     is_new = jnp.any(weight * jnp.sum(rest**2, axis=1) > tolerance * scale)
     known, fresh, lower, opened, seen = lax.cond(is_new, open_new, nothing_new, known, rest)
-    where = side.opened + jnp.cumsum(opened) - 1
+    where = side.opened[m] + jnp.cumsum(opened) - 1
     where = jnp.where(opened, where, n)  # out of bounds: dropped
-    direction = side.direction.at[where].set(fresh, mode="drop")
-    table = side.table.at[where].set(seen, mode="drop")
+    direction = side.direction.at[m, where].set(fresh, mode="drop")
+    table = side.table.at[m, where].set(seen, mode="drop")
     coefficients = known.at[:, where].add(lower, mode="drop")
-    return side._replace(direction=direction, table=table, opened=side.opened + opened.sum()), coefficients
+    return side._replace(direction=direction, table=table, opened=side.opened.at[m].add(opened.sum())), coefficients
 
 
-def _project(side: Side, known: Array, rest: Array, weight: float) -> tuple[Array, Array]:
+def _project(side: Side, m: Array, known: Array, rest: Array, weight: float) -> tuple[Array, Array]:
     """What ``rest`` still has along the open directions, moved to ``known``; block after block, so each is read once."""
 
     def one(start, carry):
         known, rest = carry
-        block = _part(side.direction, start)
+        block = _rows(side.direction, m, start)
         more = dot(rest, block, weight)
-        return lax.dynamic_update_slice_in_dim(known, _part(known, start, 1) + more, start, axis=1), rest - more @ block
+        return lax.dynamic_update_slice_in_dim(known, _columns(known, start) + more, start, axis=1), rest - more @ block
 
-    return _over_blocks(side, one, (known, rest))
+    return _over_blocks(side, m, one, (known, rest))
 
 
-def _seen(other: Side, fresh: Array, weight: float) -> Array:
+def _seen(other: Side, m: Array, fresh: Array, weight: float) -> Array:
     """Rows of the table: averages of fresh directions with the noises that the other side has opened."""
+    n = other.noise.shape[1]
 
     def one(start, table):
-        return lax.dynamic_update_slice_in_dim(table, dot(fresh, _part(other.noise, start), weight), start, axis=1)
+        return lax.dynamic_update_slice_in_dim(table, dot(fresh, _rows(other.noise, m, start), weight), start, axis=1)
 
-    table = _over_blocks(other, one, jnp.zeros((len(fresh), len(other.noise)), fresh.dtype))
-    return table * (jnp.arange(len(other.noise)) < other.opened)
-
-
-def _part(array: Array, start: Array, axis: int = 0) -> Array:
-    return lax.dynamic_slice_in_dim(array, start, min(BLOCK, array.shape[axis]), axis)
+    table = _over_blocks(other, m, one, jnp.zeros((len(fresh), n), fresh.dtype))
+    return table * (jnp.arange(n) < other.opened[m])
 
 
-def _over_blocks(side: Side, body, carry):
+def _rows(array: Array, m: Array, start: Array) -> Array:
+    """A block of rows of matrix m."""
+    return lax.dynamic_slice(array, (m, start, 0), (1, min(BLOCK, array.shape[1]), array.shape[2]))[0]
+
+
+def _columns(array: Array, start: Array) -> Array:
+    return lax.dynamic_slice_in_dim(array, start, min(BLOCK, array.shape[-1]), array.ndim - 1)
+
+
+def _over_blocks(side: Side, m: Array, body, carry):
     """``body(start, carry)`` for every block of rows that holds open directions: the cost follows those, not the buffer."""
-    size = min(BLOCK, len(side.direction))
-    n_blocks = jnp.minimum(-(-side.opened // size), len(side.direction) // size)
+    n = side.direction.shape[1]
+    size = min(BLOCK, n)
+    n_blocks = jnp.minimum(-(-side.opened[m] // size), n // size)
     return lax.fori_loop(0, n_blocks, lambda i, carry: body(i * size, carry), carry)
 
 
@@ -147,34 +144,44 @@ def orthonormal(vectors: Array, scale: Array, weight: float, tolerance: Array | 
     return lax.fori_loop(0, n, one, (jnp.zeros_like(vectors), jnp.zeros((n, n), vectors.dtype), jnp.zeros(n, bool)))
 
 
-def act(side: Side, other: Side, memory: Array, axis: int, coefficients: Array, scales: tuple) -> Array:
-    """W or its transpose on vectors given by ``coefficients``: noise, memory and response parts, each with its scale.
-
-    ``memory`` has the directions of ``side`` on ``axis``; transposing it would read all of a buffer that may be mostly empty.
+def act(side: Side, other: Side, memory: Array, backward: bool, m: Array, coefficients: Array, scales: tuple) -> Array:
+    """Matrix m, or its transpose if ``backward``, on vectors given by ``coefficients``: noise, memory and response parts,
+    each with its scale.
     """
     noise, learned, response = scales
+    n_other = other.direction.shape[1]
+
+    def updates(start):
+        """Memory rows of this side's directions; transposing it would read all of a buffer that may be mostly empty."""
+        if not backward:
+            return _rows(memory, m, start)
+        return lax.dynamic_slice(memory, (m, 0, start), (1, n_other, min(BLOCK, memory.shape[2])))[0].T
 
     def drawn(start, carry):
         total, along = carry
-        some, updates = _part(coefficients, start, 1), _part(memory, start, axis)
-        known = response * some @ _part(side.table, start) + learned * some @ (updates.T if axis else updates)
-        return total + noise * some @ _part(side.noise, start), along + known
+        some = _columns(coefficients, start)
+        known = response * some @ _rows(side.table, m, start) + learned * some @ updates(start)
+        return total + noise * some @ _rows(side.noise, m, start), along + known
 
     zero = lambda n: jnp.zeros((len(coefficients), n), side.noise.dtype)  # noqa: E731
-    total, along = _over_blocks(side, drawn, (zero(side.noise.shape[1]), zero(len(other.direction))))
-    shown = lambda start, total: total + _part(along, start, 1) @ _part(other.direction, start)  # noqa: E731
-    return _over_blocks(other, shown, total)
+    total, along = _over_blocks(side, m, drawn, (zero(side.noise.shape[2]), zero(n_other)))
+    shown = lambda start, total: total + _columns(along, start) @ _rows(other.direction, m, start)  # noqa: E731
+    return _over_blocks(other, m, shown, total)
 
 
-def remember(matrix: Matrix, forward: Array, backward: Array, move) -> Matrix:
-    """The memory after an update by Σ ``backward`` ⊗ ``forward`` coefficients; ``move`` maps (memory, momentum, kick)."""
+def remember(matrices: Matrices, m: Array, forward: Array, backward: Array, move) -> Matrices:
+    """The memory of matrix m after an update by Σ ``backward`` ⊗ ``forward`` coefficients.
+
+    ``move`` maps (memory, momentum, kick).
+    """
+    moving = bool(matrices.momentum.shape[1])
 
     def one(start, carry):
         memory, momentum = carry
-        inertia = _part(momentum, start) if len(momentum) else momentum
-        new, speed = move(_part(memory, start), inertia, _part(forward, start, 1).T @ backward)
-        put = lambda array, rows: lax.dynamic_update_slice_in_dim(array, rows, start, axis=0)  # noqa: E731
-        return put(memory, new), put(momentum, speed) if len(momentum) else momentum
+        inertia = _rows(momentum, m, start) if moving else momentum
+        new, speed = move(_rows(memory, m, start), inertia, _columns(forward, start).T @ backward)
+        put = lambda array, rows: lax.dynamic_update_slice(array, rows[None], (m, start, 0))  # noqa: E731
+        return put(memory, new), put(momentum, speed) if moving else momentum
 
-    memory, momentum = _over_blocks(matrix.forward, one, (matrix.memory, matrix.momentum))
-    return matrix._replace(memory=memory, momentum=momentum)
+    memory, momentum = _over_blocks(matrices.forward, m, one, (matrices.memory, matrices.momentum))
+    return matrices._replace(memory=memory, momentum=momentum)

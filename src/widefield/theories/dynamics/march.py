@@ -12,14 +12,16 @@ Every array has the paths (or coordinates) on its last axis. A channel is a pair
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from widefield.theories.dynamics import basis
-from widefield.theories.dynamics.basis import Matrix
+from widefield.theories.dynamics.basis import Matrices
 from widefield.theories.dynamics.paths import dot
 
 Function = Callable[[Array], Array]
@@ -35,6 +37,7 @@ class Shape(NamedTuple):
     n_outputs: int
     n_train: int
     exact: bool  # coordinates instead of paths
+    shared_inputs: bool = True  # False: those of different states are uncorrelated
     responses: bool = True  # False: A = B = 0
     langevin: bool = False
     momentum: bool = False
@@ -59,7 +62,7 @@ class Physics(NamedTuple):
 class State(NamedTuple):
     """Everything a step needs. ``kept``: how much of the noises is left in the weights."""
 
-    matrices: tuple[Matrix, ...]
+    matrices: Matrices
     input_noise: Array
     input_memory: Array
     input_momentum: Array
@@ -84,16 +87,14 @@ class Record(NamedTuple):
     pregradient: Array  # z (channel, state, sample, S)
 
 
-def start(shape: Shape, physics: Physics, noises: tuple[Array, Array, Any], n_directions: int, seed: int = 0) -> State:
-    """The state before step 0 from white noises: inputs (direction, S), readouts (output, S), a pair (n, S) per matrix."""
+def start(shape: Shape, physics: Physics, noises: tuple[Array, Array, Any], seed: int = 0) -> State:
+    """The state before step 0 from white noises: inputs (direction, S), readouts (output, S), two sides (matrix, n, S)."""
     inputs, readouts, white = noises
-    n_paths = inputs.shape[-1]
-    matrices = tuple(basis.empty(n_directions, n_paths, block, shape.momentum) for block in white)
     n_first = physics.inputs.shape[0] * physics.inputs.shape[1]
     zero = jnp.zeros_like
     return State(
-        matrices, inputs, zero(inputs), zero(inputs), readouts, zero(readouts), zero(readouts),
-        jnp.zeros((n_first, n_paths), inputs.dtype), jnp.asarray(1.0, inputs.dtype),
+        basis.empty(white, shape.momentum), inputs, zero(inputs), zero(inputs), readouts, zero(readouts), zero(readouts),
+        jnp.zeros((n_first, inputs.shape[-1]), inputs.dtype), jnp.asarray(1.0, inputs.dtype),
         jnp.zeros((len(shape.readouts), physics.inputs.shape[1], shape.n_outputs), inputs.dtype), jnp.zeros((), int),
         jax.random.key(seed),
     )  # fmt: skip
@@ -107,43 +108,48 @@ def initial_scales(physics: Physics, n_matrices: int) -> Array:
 def step(shape: Shape, physics: Physics, state: State, rate: Array) -> tuple[State, Record]:
     """Row t of all fields, and the state after update t."""
     weight = 1.0 if shape.exact else 1.0 / state.input_noise.shape[-1]
-    matrices = list(state.matrices)
-    hidden, feature, expansions = _forward(shape, physics, state, matrices, weight)
+    state, hidden, feature, expansions = _forward(shape, physics, state, weight)
     state = _remember_first(shape, state, feature, weight)
     prediction = _readout(shape, physics, state, feature, weight)
     read = prediction[jnp.asarray(shape.readouts)]
     delta = -shape.gradient(read[:, : shape.n_train], physics.labels)
     delta = jnp.zeros_like(read).at[:, : shape.n_train].set(delta)
-    gradient, pregradient, returned = _backward(shape, physics, state, matrices, hidden, weight)
+    state, gradient, pregradient, returned = _backward(shape, physics, state, hidden, weight)
     record = Record(prediction, delta, feature, gradient, hidden, pregradient)
-    state = _update(shape, physics, state, matrices, rate, delta, feature, gradient, expansions, returned)
+    state = _update(shape, physics, state, rate, delta, feature, gradient, expansions, returned)
     if shape.langevin:
         state = _shake(physics, state, rate)
     return state._replace(step=state.step + 1), record
 
 
-def _forward(shape: Shape, physics: Physics, state: State, matrices: list[Matrix], weight: float):
-    """h and φ of every state; ``matrices`` open directions on the way. Also the expansion of every φ but the last."""
-    gamma, scales = physics.richness, state.kept * initial_scales(physics, len(matrices))
-    fields: list[Array] = []
-    features: list[Array] = []
-    expansions: list[Array] = []
-    for k, L0 in enumerate(physics.inputs):
-        h = L0 @ (scales[0] * state.input_noise + gamma * state.input_memory)
-        if k:
-            m = shape.matrices[k - 1]
-            backward, memory = matrices[m].backward, matrices[m].memory
-            forward, L = basis.expand(matrices[m].forward, backward, features[-1], weight, physics.tolerance[0])
-            matrices[m] = matrices[m]._replace(forward=forward)
-            w, q = physics.weight_variance[k - 1], physics.shares[k - 1]
-            scale = scales[1 + m]
-            response = scale / jnp.sqrt(q) if shape.responses else 0.0
-            parts = (scale, gamma * jnp.sqrt(w), response)
-            h = h + jnp.sqrt(w) * basis.act(forward, backward, memory, 0, L, parts)
-            expansions.append(L)
-        fields.append(h)
-        features.append(shape.activation(h))
-    return jnp.stack(fields), jnp.stack(features), expansions
+def _scales(physics: Physics, state: State) -> Array:
+    """Of the noises of inputs, matrices and readout by now."""
+    return state.kept * initial_scales(physics, len(state.matrices.memory))
+
+
+def _forward(shape: Shape, physics: Physics, state: State, weight: float):
+    """h and φ of every state, opening directions on the way. Also the expansion of every φ but the last."""
+    gamma, scales, matrices = physics.richness, _scales(physics, state), state.matrices
+    n_states, n_samples, _ = physics.inputs.shape
+    outer = scales[0] * state.input_noise + gamma * state.input_memory
+    first = physics.inputs[0] @ outer
+    every = jnp.zeros((n_states, *first.shape), first.dtype)
+    expansions = jnp.zeros((n_states - 1, n_samples, matrices.memory.shape[1]), first.dtype)
+    carry = (matrices.forward, every.at[0].set(first), every.at[0].set(shape.activation(first)), expansions)
+
+    def one(k, carry):
+        forward, hidden, feature, expansions = carry
+        m = jnp.asarray(shape.matrices)[k - 1]
+        forward, L = basis.expand(forward, matrices.backward, m, feature[k - 1], weight, physics.tolerance[0])
+        w, q, scale = physics.weight_variance[k - 1], physics.shares[k - 1], scales[1 + m]
+        response = scale / jnp.sqrt(q) if shape.responses else 0.0
+        parts = (scale, gamma * jnp.sqrt(w), response)
+        acted = basis.act(forward, matrices.backward, matrices.memory, False, m, L, parts)
+        h = physics.inputs[k] @ outer + jnp.sqrt(w) * acted
+        return forward, hidden.at[k].set(h), feature.at[k].set(shape.activation(h)), expansions.at[k - 1].set(L)
+
+    forward, hidden, feature, expansions = lax.fori_loop(1, n_states, one, carry) if n_states > 1 else carry
+    return state._replace(matrices=matrices._replace(forward=forward)), hidden, feature, expansions
 
 
 def _remember_first(shape: Shape, state: State, feature: Array, weight: float) -> State:
@@ -169,35 +175,39 @@ def _readout(shape: Shape, physics: Physics, state: State, feature: Array, weigh
     return total.reshape(*feature.shape[:2], shape.n_outputs)
 
 
-def _backward(shape: Shape, physics: Physics, state: State, matrices: list[Matrix], hidden: Array, weight: float):
-    """g and z (channel, state, sample, S) and, for every transition, the expansion of the upper g of the channels above it."""
-    gamma, v = physics.richness, physics.readout_variance
-    scales = state.kept * initial_scales(physics, len(matrices))
+def _backward(shape: Shape, physics: Physics, state: State, hidden: Array, weight: float):
+    """g and z (channel, state, sample, S), and the expansion (transition, channel, sample, direction) of every upper g."""
+    gamma, v, scales, matrices = physics.richness, physics.readout_variance, _scales(physics, state), state.matrices
     slope = _derivative(shape.activation, hidden)
     readout = jnp.sqrt(v) * (scales[-1] * state.readout_noise + gamma * jnp.sqrt(v) * state.readout_memory)
     channels = [(c, o) for c in shape.readouts for o in range(shape.n_outputs)]
     n_states, n_samples, n_paths = hidden.shape
-    fields: list[tuple[Array, Array]] = []  # (g, z), the last state first
-    returned: list[Array] = [jnp.zeros(())] * (n_states - 1)
-    for k in reversed(range(n_states)):
-        z = jnp.stack([jnp.broadcast_to(readout[o] * (c == k), (n_samples, n_paths)) for c, o in channels])
-        if k + 1 < n_states and any(c > k for c, _ in channels):
-            m = shape.matrices[k]
-            forward, memory = matrices[m].forward, matrices[m].memory
-            above = jnp.asarray([i for i, (c, _) in enumerate(channels) if c > k])
-            vectors = fields[-1][0][above].reshape(-1, n_paths)
-            backward, L = basis.expand(matrices[m].backward, forward, vectors, weight, physics.tolerance[1])
-            matrices[m] = matrices[m]._replace(backward=backward)
-            w, q = physics.weight_variance[k], physics.shares[k]
-            scale = scales[1 + m]
-            response = scale * q if shape.responses else 0.0
-            parts = (scale * jnp.sqrt(q), gamma * jnp.sqrt(w) * q, response)
-            back = jnp.sqrt(w) * basis.act(backward, forward, memory, 1, L, parts)
-            z = z.at[above].add(back.reshape(len(above), n_samples, n_paths))
-            returned[k] = L.reshape(len(above), n_samples, -1)
-        fields.append((slope[k] * z, z))
-    g, every = (jnp.stack(field[::-1], axis=1) for field in zip(*fields, strict=True))
-    return g, every, returned
+    pregradient = jnp.zeros((len(channels), *hidden.shape), hidden.dtype)
+    for i, (c, o) in enumerate(channels):
+        pregradient = pregradient.at[i, c].set(readout[o])
+    returned = jnp.zeros((n_states - 1, len(channels), n_samples, matrices.memory.shape[2]), hidden.dtype)
+    carry = (matrices.backward, slope * pregradient, pregradient, returned)
+
+    def one(first, highest, i, carry):
+        """A state from the one above it, between two readouts, where the channels from ``first`` on are read out above."""
+        backward, gradient, pregradient, returned = carry
+        k = highest - i
+        m = jnp.asarray(shape.matrices)[k]
+        vectors = gradient[first:, k + 1].reshape(-1, n_paths)
+        backward, L = basis.expand(backward, matrices.forward, m, vectors, weight, physics.tolerance[1])
+        w, q, scale = physics.weight_variance[k], physics.shares[k], scales[1 + m]
+        response = scale * q if shape.responses else 0.0
+        parts = (scale * jnp.sqrt(q), gamma * jnp.sqrt(w) * q, response)
+        z = jnp.sqrt(w) * basis.act(backward, matrices.forward, matrices.memory, True, m, L, parts)
+        z = z.reshape(-1, n_samples, n_paths)
+        gradient, pregradient = gradient.at[first:, k].set(slope[k] * z), pregradient.at[first:, k].set(z)
+        return backward, gradient, pregradient, returned.at[k, first:].set(L.reshape(*z.shape[:2], -1))
+
+    for low, top in reversed(list(zip((0, *shape.readouts), shape.readouts, strict=False))):
+        first = sum(c <= low for c, _ in channels)
+        carry = lax.fori_loop(0, top - low, partial(one, first, top - 1), carry) if top > low else carry
+    backward, gradient, pregradient, returned = carry
+    return state._replace(matrices=matrices._replace(backward=backward)), gradient, pregradient, returned
 
 
 def _derivative(activation: Function, h: Array) -> Array:
@@ -208,7 +218,6 @@ def _update(
     shape: Shape,
     physics: Physics,
     state: State,
-    matrices: list[Matrix],
     rate,
     delta,
     feature,
@@ -217,7 +226,6 @@ def _update(
     returned,
 ):
     """Memories after the gradient step: weight decay and momentum act on them as on the weights."""
-    n_states = len(feature)
     channels = [(i, o) for i in range(len(shape.readouts)) for o in range(shape.n_outputs)]
     errors = jnp.stack([delta[i, :, o] for i, o in channels])  # (channel, sample)
     driven = jnp.einsum("cp,ckps->kps", errors, gradient)
@@ -227,20 +235,25 @@ def _update(
     memory, momentum = move(state.input_memory, state.input_momentum, kick)
     read = feature[jnp.asarray(shape.readouts)]
     readout = move(state.readout_memory, state.readout_momentum, jnp.einsum("kpo,kps->os", delta, read))
-    kicks: dict[int, list[tuple[Array, Array]]] = {m: [] for m in range(len(matrices))}
-    for k in range(1, n_states):
-        above = [i for i, (c, _) in enumerate(channels) if shape.readouts[c] > k - 1]
-        back = jnp.einsum("cpd,cp->pd", returned[k - 1], errors[jnp.asarray(above)]) if above else 0 * expansions[k - 1]
-        kicks[shape.matrices[k - 1]].append((expansions[k - 1], back))
-    moved = []
-    for m, matrix in enumerate(matrices):
-        forward, backward = (jnp.concatenate(parts) for parts in zip(*kicks[m], strict=True))
-        moved.append(basis.remember(matrix, forward, backward, move))
+    back = jnp.einsum("kcpd,cp->kpd", returned, errors)
+    transitions = _transitions(shape)
+
+    def one(m, matrices):
+        forward, backward = (jnp.concatenate(part[jnp.asarray(transitions)[m]]) for part in (expansions, back))
+        return basis.remember(matrices, m, forward, backward, move)
+
+    matrices = lax.fori_loop(0, len(transitions), one, state.matrices) if len(transitions) else state.matrices
     return state._replace(
-        matrices=tuple(moved), input_memory=memory, input_momentum=momentum, readout_memory=readout[0],
+        matrices=matrices, input_memory=memory, input_momentum=momentum, readout_memory=readout[0],
         readout_momentum=readout[1], kept=state.kept * (1 - rate * physics.decay),
         prediction=_ntk_step(shape, physics, state, rate, delta, feature, gradient),
     )  # fmt: skip
+
+
+def _transitions(shape: Shape) -> np.ndarray:
+    """Which transitions every matrix makes, (matrix, transition): all of them where weights are tied, one where not."""
+    n_matrices = len(set(shape.matrices))
+    return np.argsort(shape.matrices, kind="stable").reshape(n_matrices, -1 if n_matrices else 0)
 
 
 def _shake(physics: Physics, state: State, rate: Array) -> State:
@@ -249,18 +262,18 @@ def _shake(physics: Physics, state: State, rate: Array) -> State:
     Fresh noise is independent of all vectors so far, so that responses only decay; directions that open later find noises
     that have been shaken all along.
     """
-    keep = 1 - rate * physics.decay
-    sizes = jnp.sqrt(2 * rate * physics.temperature) / initial_scales(physics, len(state.matrices))
-    key, *keys = jax.random.split(state.key, 3 + 2 * len(state.matrices))
-    fresh = lambda key, noise, i: keep * noise + sizes[i] * jax.random.normal(key, noise.shape, noise.dtype)  # noqa: E731
-    moved = [
-        side._replace(noise=fresh(k, side.noise, 1 + i // 2), table=keep * side.table)
-        for i, (k, side) in enumerate(zip(keys[2:], basis.sides_of(state.matrices), strict=True))
-    ]
+    matrices, keep = state.matrices, 1 - rate * physics.decay
+    sizes = jnp.sqrt(2 * rate * physics.temperature) / initial_scales(physics, len(matrices.memory))
+    key, *keys = jax.random.split(state.key, 5)
+    fresh = lambda key, noise, size: keep * noise + size * jax.random.normal(key, noise.shape, noise.dtype)  # noqa: E731
+
+    def shaken(key: Array, side: basis.Side) -> basis.Side:
+        return side._replace(noise=fresh(key, side.noise, sizes[1:-1, None, None]), table=keep * side.table)
+
     return state._replace(
-        key=key, kept=jnp.ones_like(state.kept), input_noise=fresh(keys[0], state.input_noise, 0),
-        readout_noise=fresh(keys[1], state.readout_noise, -1),
-        matrices=basis.with_sides(state.matrices, moved),
+        key=key, kept=jnp.ones_like(state.kept), input_noise=fresh(keys[0], state.input_noise, sizes[0]),
+        readout_noise=fresh(keys[1], state.readout_noise, sizes[-1]),
+        matrices=matrices._replace(forward=shaken(keys[2], matrices.forward), backward=shaken(keys[3], matrices.backward)),
     )  # fmt: skip
 
 
@@ -290,23 +303,31 @@ def _ntk_step(shape: Shape, physics: Physics, state: State, rate, delta, feature
 
 def tangent_kernel(shape: Shape, physics: Physics, feature: Array, gradient: Array, weight: float) -> Array:
     r"""NTK (channel, channel, sample, sample) :math:`= v\Phi + \sum_{kk'}G^{kk'}(M_{kk'}w\Phi^{k-1,k'-1} + K_0^{kk'})`."""
-    n_states, n_samples = feature.shape[:2]
-    share = gradient_shares(physics)
+    n_samples = feature.shape[1]
     channels = [(c, o) for c in shape.readouts for o in range(shape.n_outputs)]
     total = jnp.zeros((len(channels), len(channels), n_samples, n_samples), feature.dtype)
-    kernel = lambda a, b: dot(a, b, weight)  # noqa: E731
     for i, (c, o) in enumerate(channels):
         for j, (d, p) in enumerate(channels):
             if o == p:
-                total = total.at[i, j].add(physics.readout_variance * kernel(feature[c], feature[d]))
-    for k in range(n_states):
-        for l in range(n_states):
-            below = physics.inputs[k] @ physics.inputs[l].T
-            if k and l and shape.matrices[k - 1] == shape.matrices[l - 1]:
-                below = below + physics.weight_variance[k - 1] * kernel(feature[k - 1], feature[l - 1])
-            G = weight * jnp.sqrt(share[k] * share[l]) * jnp.einsum("aps,bqs->abpq", gradient[:, k], gradient[:, l])
-            total = total + G * below
-    return total
+                total = total.at[i, j].add(physics.readout_variance * dot(feature[c], feature[d], weight))
+    share, root = jnp.sqrt(gradient_shares(physics)), jnp.append(0.0, jnp.sqrt(physics.weight_variance))
+    pairs = _coupled_pairs(shape, len(feature))
+
+    def one(i, total):
+        k, l, same = jnp.asarray(pairs)[i]
+        below = dot(feature[jnp.maximum(k - 1, 0)], feature[jnp.maximum(l - 1, 0)], same * root[k] * root[l] * weight)
+        G = weight * share[k] * share[l] * jnp.einsum("aps,bqs->abpq", gradient[:, k], gradient[:, l])
+        term = G * (physics.inputs[k] @ physics.inputs[l].T + below)
+        return total + term + (k != l) * term.transpose(1, 0, 3, 2)
+
+    return lax.fori_loop(0, len(pairs), one, total)
+
+
+def _coupled_pairs(shape: Shape, n_states: int) -> np.ndarray:
+    """Rows (k, l, whether one matrix leads into both) of states k ≤ l that share weights."""
+    matrices = (-1, *shape.matrices)
+    pairs = [(k, l, matrices[k] == matrices[l]) for k in range(n_states) for l in range(k, n_states)]
+    return np.array([pair for pair in pairs if pair[2] or shape.shared_inputs], int)
 
 
 def label_alignment(labels: Array, feature: Array, weight: float | Array) -> Array:

@@ -43,18 +43,17 @@ def sampled_blocks(sizes: list[int], n_paths: int, seed: int, batch: int) -> Ite
         yield jnp.asarray(ndtri(np.clip(block, 2.0**-54, 1 - 2.0**-54)).T)
 
 
-@partial(jax.jit, static_argnames="n_rows")
-def whitened(noise: Array, n_rows: int = 0) -> Array:
-    """A block (noise, path) with exactly unit variances, no correlations and no means over its paths, in ``n_rows`` rows."""
+@jax.jit
+def whitened(noise: Array) -> Array:
+    """A block (noise, path) with exactly unit variances, no correlations and no means over its paths."""
     noise = noise - noise.mean(axis=1, keepdims=True)
     factor = jnp.linalg.cholesky(noise @ noise.T / noise.shape[1])
-    white = jax.scipy.linalg.solve_triangular(factor, noise, lower=True)
-    return jnp.pad(white, [(0, max(n_rows - len(white), 0)), (0, 0)])
+    return jax.scipy.linalg.solve_triangular(factor, noise, lower=True)
 
 
 @partial(jax.jit, static_argnames="n_before", donate_argnames="noise")
-def added(noise: Array, more: Array, n_before: int, size: float) -> Array:
-    """``noise`` with ``more`` written after its first rows: without correlations with those, all of standard deviation ``size``."""
-    before = noise[:n_before] / size
-    fresh = whitened(more - dot(more, before, 1 / noise.shape[1]) @ before)
-    return noise.at[n_before : n_before + len(more)].set(size * fresh)
+def added(noise: Array, more: Array, m: int, n_before: int, size: float) -> Array:
+    """``noise`` (matrix, n, S) with ``more`` after the first rows of matrix m: without correlations with those, of deviation ``size``."""
+    before = noise[m, :n_before] / size
+    fresh = whitened(more - dot(more, before, 1 / noise.shape[2]) @ before)
+    return jax.lax.dynamic_update_slice(noise, size * fresh[None], (m, n_before, 0))

@@ -66,11 +66,16 @@ class Problem:
         """What a march is compiled for."""
         network = self.network
         tied = network.weights == "tied"
+        driven = self.task.sequences(network.depth).shape[1]
+        shared = (network.inputs == "tied" and driven > 1) or (
+            network.biases == "tied" and network.bias_variances.any()
+        )
         return Shape(
             activation=network.activation.function, gradient=_gradient(self.loss),
             matrices=tuple(0 if tied else k for k in range(network.depth - 1)), readouts=self.readouts,
-            n_outputs=self.labels.shape[2], n_train=self.task.n_samples, exact=self.exact, responses=self.responses,
-            langevin=self.temperature > 0, momentum=self.momentum_time is not None,
+            n_outputs=self.labels.shape[2], n_train=self.task.n_samples, exact=self.exact,
+            shared_inputs=bool(shared), responses=self.responses, langevin=self.temperature > 0,
+            momentum=self.momentum_time is not None,
         )  # fmt: skip
 
     def tolerances(self, n_paths: int) -> tuple[float, float]:

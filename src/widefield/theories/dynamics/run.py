@@ -1,5 +1,6 @@
 """One batch of paths from the first step to the last, with buffers that grow as directions open."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -65,7 +66,7 @@ def run(
     """March through all steps. ``shape`` is passed in so that batches share one compilation."""
     physics = problem.physics._replace(tolerance=jnp.asarray(problem.tolerances(n_paths), jnp.float64))
     state, drawn, rng = _begin(problem, shape, physics, n_paths, seed, batch)
-    most, sizes = _most_new(shape, physics), _noise_sizes(problem, physics, len(state.matrices))
+    most, sizes = _most_new(shape, physics), _noise_sizes(problem, physics, len(state.matrices.memory))
     predictions: list[np.ndarray] = []
     values: list[float] = []
     kernels: list[np.ndarray] = []
@@ -98,7 +99,7 @@ def run(
     return Run(
         _to_the_end(predictions, len(problem.rates)), _to_the_end(values, len(problem.rates)),
         _to_the_end(kernels, len(problem.rates)) if ntk else None, samples, weight,
-        tuple(int(side.opened) for side in basis.sides_of(state.matrices)), _orthogonality(state, weight), stop,
+        tuple(map(int, _opened(state).ravel())), _orthogonality(state, weight), stop,
         _to_the_end(alignments, len(problem.rates)),
     )  # fmt: skip
 
@@ -120,13 +121,22 @@ def _begin(problem: Problem, shape: Shape, physics: Physics, n_paths: int, seed:
     room = n if shape.exact else _room(n, _most_new(shape, physics) * len(problem.rates), n_paths)
     if shape.exact:
         noise = jnp.eye(n_outer + 2 * n_matrices * n)
-        outer, inner = noise[:n_outer], list(noise[n_outer:].reshape(2 * n_matrices, n, len(noise)))
+        outer, inner = noise[:n_outer], noise[n_outer:].reshape(n_matrices, 2, n, len(noise))
+        white = inner[:, 0], inner[:, 1]
     else:
         blocks = paths.sampled_blocks([n_outer] + [n] * (2 * n_matrices), n_paths, seed, batch)
         outer = paths.whitened(next(blocks))
-        inner = [paths.whitened(block, room) for block in blocks]
-    noises = outer[:n_inputs], outer[n_inputs:], list(zip(inner[::2], inner[1::2], strict=True))
-    return march.start(shape, physics, noises, room, int(rng.integers(2**31))), [n] * (2 * n_matrices), rng
+        white = _drawn(blocks, n_matrices, room, n_paths)
+    noises = outer[:n_inputs], outer[n_inputs:], white
+    return march.start(shape, physics, noises, int(rng.integers(2**31))), np.full((n_matrices, 2), n), rng
+
+
+def _drawn(blocks: Iterator[Array], n_matrices: int, n_rows: int, n_paths: int) -> tuple[Array, Array]:
+    """White noises (matrix, n_rows, path) of both sides from the blocks of the first matrix, of the second, …"""
+    white = [jnp.zeros((n_matrices, n_rows, n_paths)) for _ in range(2)]
+    for i, block in enumerate(blocks):
+        white[i % 2] = paths.added(white[i % 2], block, i // 2, 0, 1.0)
+    return white[0], white[1]
 
 
 def _most_new(shape: Shape, physics: Physics) -> int:
@@ -151,35 +161,38 @@ def _room(n: int, most: int, n_paths: int) -> int:
     return n
 
 
+def _opened(state: State) -> np.ndarray:
+    """Directions (matrix, side) that are open."""
+    return np.stack([np.asarray(side.opened) for side in (state.matrices.forward, state.matrices.backward)], axis=1)
+
+
 def _make_room(
-    shape: Shape, most: int, state: State, drawn: list[int], rng: np.random.Generator, sizes: np.ndarray
-) -> tuple[State, list[int]]:
-    """Twice the noises of a side before a step could open more directions than are ``drawn`` there."""
-    sides = basis.sides_of(state.matrices)
-    short = [int(side.opened) + most > n for side, n in zip(sides, drawn, strict=True)]
-    if not any(short):
+    shape: Shape, most: int, state: State, drawn: np.ndarray, rng: np.random.Generator, sizes: np.ndarray
+) -> tuple[State, np.ndarray]:
+    """Twice the noises of a side before a step could open more directions than are ``drawn`` (matrix, side) there."""
+    short = _opened(state) + most > drawn
+    if not short.any():
         return state, drawn
-    more = [n * (1 + (shape.exact or few)) for n, few in zip(drawn, short, strict=True)]
-    n_rows, n_paths = sides[0].direction.shape
-    if not shape.exact and 2 * max(more) > n_paths:
-        raise TooFewPaths(max(more), int(state.step))
-    if max(more) > n_rows:
+    more = drawn * np.where(short | shape.exact, 2, 1)
+    _, n_rows, n_paths = state.matrices.forward.direction.shape
+    if not shape.exact and 2 * more.max() > n_paths:
+        raise TooFewPaths(int(more.max()), int(state.step))
+    if more.max() > n_rows:
         state = _double(shape, state)
     return state if shape.exact else _draw(state, drawn, more, rng, sizes), more
 
 
-def _draw(state: State, drawn: list[int], more: list[int], rng: np.random.Generator, sizes: np.ndarray) -> State:
+def _draw(state: State, drawn: np.ndarray, more: np.ndarray, rng: np.random.Generator, sizes: np.ndarray) -> State:
     """Noises up to ``more``, whitened against those there are; ``sizes`` (matrix,) is what theirs has become by now."""
-
-    def grown(side: Side, before: int, after: int, size: float) -> Side:
-        if before == after:
-            return side
-        raw = rng.standard_normal((after - before, side.noise.shape[1]))
-        return side._replace(noise=paths.added(side.noise, raw, before, size))
-
-    sides = basis.sides_of(state.matrices)
-    moved = [grown(*each, sizes[i // 2]) for i, each in enumerate(zip(sides, drawn, more, strict=True))]
-    return state._replace(matrices=basis.with_sides(state.matrices, moved))
+    noises = [state.matrices.forward.noise, state.matrices.backward.noise]
+    for m, i in np.argwhere(more > drawn):
+        raw = rng.standard_normal((more[m, i] - drawn[m, i], noises[i].shape[2]))
+        noises[i] = paths.added(noises[i], raw, int(m), int(drawn[m, i]), sizes[m])
+    forward, backward = (
+        side._replace(noise=noise)
+        for side, noise in zip((state.matrices.forward, state.matrices.backward), noises, strict=True)
+    )
+    return state._replace(matrices=state.matrices._replace(forward=forward, backward=backward))
 
 
 def _noise_sizes(problem: Problem, physics: Physics, n_matrices: int) -> np.ndarray:
@@ -195,26 +208,21 @@ def _noise_sizes(problem: Problem, physics: Physics, n_matrices: int) -> np.ndar
 
 def _double(shape: Shape, state: State) -> State:
     """Buffers for as many again; coordinates are appended."""
-    n, n_paths = state.matrices[0].forward.direction.shape
-    n_sides = 2 * len(state.matrices)
-    more = n_sides * n if shape.exact else 0
+    n_matrices, n, n_paths = state.matrices.forward.direction.shape
+    more = 2 * n_matrices * n if shape.exact else 0
     wide = lambda array: jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, more)])  # noqa: E731
-    square = lambda array: jnp.pad(array, [(0, n * bool(len(array))), (0, n)])  # noqa: E731
+    square = lambda array: jnp.pad(array, [(0, 0), (0, n * bool(array.shape[1])), (0, n)])  # noqa: E731
 
     def grown(side: Side, index: int) -> Side:
-        fresh = jnp.zeros((n, n_paths + more))
+        fresh = jnp.zeros((n_matrices, n, n_paths + more))
         if shape.exact:
-            fresh = fresh.at[jnp.arange(n), n_paths + index * n + jnp.arange(n)].set(1.0)
-        return Side(
-            jnp.pad(wide(side.direction), [(0, n), (0, 0)]), jnp.concatenate([wide(side.noise), fresh]), square(side.table),
-            side.opened,
-        )  # fmt: skip
+            m, i = np.ogrid[:n_matrices, :n]
+            fresh = fresh.at[m, i, n_paths + (2 * m + index) * n + i].set(1.0)
+        noise = jnp.concatenate([wide(side.noise), fresh], axis=1)
+        return Side(jnp.pad(wide(side.direction), [(0, 0), (0, n), (0, 0)]), noise, square(side.table), side.opened)
 
-    sides = [grown(side, i) for i, side in enumerate(basis.sides_of(state.matrices))]
-    matrices = tuple(
-        matrix._replace(memory=square(matrix.memory), momentum=square(matrix.momentum))
-        for matrix in basis.with_sides(state.matrices, sides)
-    )
+    old = state.matrices
+    matrices = basis.Matrices(grown(old.forward, 0), grown(old.backward, 1), square(old.memory), square(old.momentum))
     outer = (
         "input_noise",
         "input_memory",
@@ -230,10 +238,10 @@ def _double(shape: Shape, state: State) -> State:
 def _orthogonality(state: State, weight: float) -> float:
     """Largest deviation of the open directions from an orthonormal set."""
     worst = 0.0
-    for side in basis.sides_of(state.matrices):
-        n = int(side.opened)
-        open_ones = np.asarray(side.direction)[:n]
-        gram = weight * open_ones @ open_ones.T
-        if n and np.isfinite(gram).all():
-            worst = max(worst, float(np.abs(gram - np.eye(n)).max()))
+    for side in (state.matrices.forward, state.matrices.backward):
+        for direction, n in zip(side.direction, np.asarray(side.opened), strict=True):
+            open_ones = np.asarray(direction[:n])
+            gram = weight * open_ones @ open_ones.T
+            if n and np.isfinite(gram).all():
+                worst = max(worst, float(np.abs(gram - np.eye(n)).max()))
     return worst
