@@ -7,8 +7,8 @@ import pytest
 
 import widefield as wf
 from tests import contracts
-from widefield.theories.dynamics import fields
-from widefield.theories.dynamics.problem import Problem
+from widefield.theories.dynamics import fields, march
+from widefield.theories.dynamics.problem import Problem, problem
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(2, 8)), RNG.normal(size=2)
@@ -141,6 +141,27 @@ def test_reported_errors_are_honest(monkeypatch):
     for name, found in z.items():
         # Student with 7 degrees of freedom: rms 1.18
         assert 0.6 < np.sqrt(np.mean(np.concatenate(found) ** 2)) < 1.8, name
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_layer_more_compiles_nothing_more(tied):
+    """A step with its tangent kernel is as long a program at any depth."""
+
+    def lines(depth):
+        network = wf.DNN(depth, "tanh", weights="tied" if tied else "untied")
+        asked = problem(network, TASK, richness=1.0, rate=0.1, steps=2, loss="squared", weight_decay=0.0,
+                        momentum_time=None, initial_scale=1.0)  # fmt: skip
+        shape, white = asked.shape, jnp.zeros((1 if tied else depth - 1, 32, 64))
+
+        def step(physics, noises):
+            state, record = march.step(shape, physics, march.start(shape, physics, noises), 0.1)
+            return state, march.tangent_kernel(shape, physics, record.feature, record.gradient, 1 / 64)
+
+        noises = (white[0, : asked.physics.inputs.shape[-1]], white[0, :1], (white, white))
+        return jax.jit(step).lower(asked.physics, noises).as_text().count("\n")
+
+    with jax.enable_x64(True):
+        assert lines(4) == lines(9)
 
 
 BAD = [

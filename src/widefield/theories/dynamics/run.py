@@ -239,8 +239,8 @@ def _orthogonality(state: State, weight: float) -> float:
     """Largest deviation of the open directions from an orthonormal set."""
     worst = 0.0
     for side in (state.matrices.forward, state.matrices.backward):
-        for direction, n in zip(side.direction, np.asarray(side.opened), strict=True):
-            open_ones = np.asarray(direction[:n])
+        for direction, n in zip(np.asarray(side.direction), np.asarray(side.opened), strict=True):
+            open_ones = direction[:n]
             gram = weight * open_ones @ open_ones.T
             if n and np.isfinite(gram).all():
                 worst = max(worst, float(np.abs(gram - np.eye(n)).max()))
