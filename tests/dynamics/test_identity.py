@@ -28,7 +28,7 @@ def white_of(W, matrices, m):
     The common opening order is read off the tables: entry (k, j) is filled where j was open when k opened.
     """
     root = np.sqrt(len(W))
-    sides = [np.asarray(side.direction[m]) for side in (matrices.forward, matrices.backward)]
+    sides = [np.asarray(side.direction[m]) for side in matrices.sides]
     noises = []
     for mine, other, side, act in ((0, 1, matrices.forward, W), (1, 0, matrices.backward, W.T)):
         seen = np.asarray(side.table[m]) != 0
@@ -96,5 +96,5 @@ def test_the_march_on_explicit_weights_is_gradient_descent(phi, matrices, readou
             state, record = follow(shape, physics, state, W)
             np.testing.assert_allclose(record.prediction[..., 0], f, rtol=0, atol=1e-12, err_msg=f"step {t}")
             np.testing.assert_allclose(record.feature, hidden, rtol=0, atol=1e-11, err_msg=f"step {t}")
-        assert max(int(side.opened.max()) for side in state.matrices[:2]) <= N_DIRECTIONS
+        assert max(int(side.opened.max()) for side in state.matrices.sides) <= N_DIRECTIONS
         assert float(jnp.abs(f).max()) > 0.05

@@ -44,6 +44,10 @@ class Matrices(NamedTuple):
     memory: Array  # (matrix, forward direction, backward direction)
     momentum: Array  # no rows without momentum
 
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        return self.forward, self.backward
+
 
 def empty(noises: tuple[Array, Array], momentum: bool = False) -> Matrices:
     """Matrices before they have acted; ``noises`` (matrix, n, S) are the white ones that their sides will open."""

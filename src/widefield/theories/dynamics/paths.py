@@ -53,7 +53,7 @@ def whitened(noise: Array) -> Array:
 
 @partial(jax.jit, static_argnames="n_before", donate_argnames="noise")
 def added(noise: Array, more: Array, m: int, n_before: int, size: float) -> Array:
-    """``noise`` (matrix, n, S) with ``more`` after the first rows of matrix m: without correlations with those, of deviation ``size``."""
+    """``noise`` (matrix, n, S) with ``more`` after the first rows of matrix m, uncorrelated with them and of deviation ``size``."""
     before = noise[m, :n_before] / size
     fresh = whitened(more - dot(more, before, 1 / noise.shape[2]) @ before)
     return jax.lax.dynamic_update_slice(noise, size * fresh[None], (m, n_before, 0))

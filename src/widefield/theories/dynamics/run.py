@@ -163,7 +163,7 @@ def _room(n: int, most: int, n_paths: int) -> int:
 
 def _opened(state: State) -> np.ndarray:
     """Directions (matrix, side) that are open."""
-    return np.stack([np.asarray(side.opened) for side in (state.matrices.forward, state.matrices.backward)], axis=1)
+    return np.stack([np.asarray(side.opened) for side in state.matrices.sides], axis=1)
 
 
 def _make_room(
@@ -184,14 +184,11 @@ def _make_room(
 
 def _draw(state: State, drawn: np.ndarray, more: np.ndarray, rng: np.random.Generator, sizes: np.ndarray) -> State:
     """Noises up to ``more``, whitened against those there are; ``sizes`` (matrix,) is what theirs has become by now."""
-    noises = [state.matrices.forward.noise, state.matrices.backward.noise]
+    noises = [side.noise for side in state.matrices.sides]
     for m, i in np.argwhere(more > drawn):
         raw = rng.standard_normal((more[m, i] - drawn[m, i], noises[i].shape[2]))
         noises[i] = paths.added(noises[i], raw, int(m), int(drawn[m, i]), sizes[m])
-    forward, backward = (
-        side._replace(noise=noise)
-        for side, noise in zip((state.matrices.forward, state.matrices.backward), noises, strict=True)
-    )
+    forward, backward = (side._replace(noise=noise) for side, noise in zip(state.matrices.sides, noises, strict=True))
     return state._replace(matrices=state.matrices._replace(forward=forward, backward=backward))
 
 
@@ -238,7 +235,7 @@ def _double(shape: Shape, state: State) -> State:
 def _orthogonality(state: State, weight: float) -> float:
     """Largest deviation of the open directions from an orthonormal set."""
     worst = 0.0
-    for side in (state.matrices.forward, state.matrices.backward):
+    for side in state.matrices.sides:
         for direction, n in zip(np.asarray(side.direction), np.asarray(side.opened), strict=True):
             open_ones = direction[:n]
             gram = weight * open_ones @ open_ones.T
