@@ -6,6 +6,7 @@ The equations of dynamics_recurrent.md, Section 1, with g = z, written as one de
 
 and closed by causality: rows up to step t are swept until they hold, then one more step is added.
 Widths: g = γ0 N_L ∂f/∂h, so that r and B carry N_{k+1}/N_k.
+Langevin noise adds weights of covariance ε(t,s): Gaussians u', r', v' of its own and responses ε ∂h/∂r', ε ∂g/∂u'.
 """
 
 import numpy as np
@@ -62,7 +63,14 @@ def memory_kernel(rates, decay=0.0, tau=None):
     return kernel, kept
 
 
-def solve(network, task, *, richness, rate, steps, decay=0.0, tau=None, scale=1.0, mistake=None):
+def shaken(rates, decay, temperature):
+    """Covariance (t, s) of what noise √(2ηT) at every earlier step has left in a weight."""
+    keep, T = 1 - rates * decay, len(rates)
+    left = np.array([[np.prod(keep[i + 1 : t]) * (i < t) for i in range(T)] for t in range(T)])
+    return left @ np.diag(2 * rates * temperature) @ left.T
+
+
+def solve(network, task, *, richness, rate, steps, decay=0.0, tau=None, scale=1.0, temperature=0.0, mistake=None):
     """Kernels and predictions of a linear network after ``steps`` updates.
 
     ``f`` (step, state, sample, output), ``phi`` (state, step, sample)², ``g`` (channel, state, step, sample)², ``ntk``
@@ -71,7 +79,9 @@ def solve(network, task, *, richness, rate, steps, decay=0.0, tau=None, scale=1.
     q = Question(network, task)
     scale = Scales(q, scale)
     T = steps + 1
-    kernel, kept = memory_kernel(np.append(np.broadcast_to(rate, (steps,)), 0.0), decay, tau)
+    rates = np.append(np.broadcast_to(rate, (steps,)), 0.0)
+    kernel, kept = memory_kernel(rates, decay, tau)
+    noise = shaken(rates, decay, temperature)
     n_c = len(q.channels)
     phi, G = np.zeros((q.K, T, q.P) * 2), np.zeros((n_c, q.K, T, q.P) * 2)
     A, B = np.zeros((q.K, T, q.P, n_c, q.K, T, q.P)), np.zeros((n_c, q.K, T, q.P, q.K, T, q.P))
@@ -81,14 +91,14 @@ def solve(network, task, *, richness, rate, steps, decay=0.0, tau=None, scale=1.
         n = t + 1
         for _ in range(2 * q.K + 2):
             cut = phi[:, :n, :, :, :n], G[:, :, :n, :, :, :, :n], A[:, :n, :, :, :, :n], B[:, :, :n, :, :, :n]
-            new = _sweep(q, richness, kernel[:n, :n], kept[:n], scale, *cut, delta[:, :n], mistake)
+            new = _sweep(q, richness, kernel[:n, :n], kept[:n], noise[:n, :n], scale, *cut, delta[:, :n], mistake)
             phi[:, :n, :, :, :n], G[:, :, :n, :, :, :, :n], A[:, :n, :, :, :, :n], B[:, :, :n, :, :, :n], f[:n] = new
             for i, (c, o) in enumerate(q.channels):
                 delta[i, :n, : q.n_train] = q.labels[:, q.states.index(c), o] - f[:n, c, : q.n_train, o]
     return {"f": f, "phi": phi, "g": G, "A": A, "B": B, "ntk": _ntk(q, phi, G), "channels": q.channels}
 
 
-def _sweep(q, gamma, kernel, kept, scale, phi, G, A, B, delta, mistake):
+def _sweep(q, gamma, kernel, kept, noise, scale, phi, G, A, B, delta, mistake):
     """All matrices once, from the ones of the last sweep."""
     K, T, P = phi.shape[:3]
     n_c = len(q.channels)
@@ -101,7 +111,8 @@ def _sweep(q, gamma, kernel, kept, scale, phi, G, A, B, delta, mistake):
     if mistake != "A":
         C[1:, :, :, :, 1:] = A[:-1, :, :, :, :-1] * q.mask[1:, 1:][:, None, None, None, :, None, None]
     # A holds one factor of the scale, W0 brings one
-    C = C * np.outer(scale.into, kept)[:, :, None, None, None, None, None] + learnt
+    carried = scale.into[:, None, None] * kept[:, None] + noise / (scale.into[:, None, None] * kept)  # (state, t, s)
+    C = C * carried[:, :, None, None, None, :, None] + learnt
     ratio = np.append(q.widths[1:] / q.widths[:-1], 0.0)  # of the width above to this one
     up = np.zeros((K, K))
     up[:-1, :-1] = q.mask[1:, 1:]
@@ -112,7 +123,7 @@ def _sweep(q, gamma, kernel, kept, scale, phi, G, A, B, delta, mistake):
     D = np.zeros((n_c, K, T, P, K, T, P))
     if mistake != "B":
         D[:, :-1, :, :, :-1] = B[:, 1:, :, :, 1:] * up[:-1, :-1][:, None, None, :, None, None]
-    D = D * np.outer(np.append(scale.into[1:], 0.0), kept)[:, :, None, None, None, None]
+    D = D * np.append(carried[1:], carried[:1], axis=0)[:, :, None, None, :, None]
     D = D + np.einsum("cktmdlsn,ts,dsn->cktmlsn", above, kernel, delta)
     E = np.zeros((n_c, K, T, P, q.n_out))
     for i, (c, o) in enumerate(q.channels):
@@ -121,27 +132,42 @@ def _sweep(q, gamma, kernel, kept, scale, phi, G, A, B, delta, mistake):
             if o == p:
                 D[i, c, :, :, k] += q.v * (kernel[:, :][:, None, :, None] * delta[j][None, None])  # v moves with Δφ
     inputs = inputs * (scale.first**2 / np.outer(scale.into, scale.into))[:, None, None, :, None, None]
-    return _solve_site(q, gamma, scale, kept, below + inputs, above, C, D, E, kernel, delta, (K, T, P, n_c))
+    shaken_u = (below + q.X[:, None, :, :, None, :]) * noise[:, None, None, :, None]
+    shaken_r = above * noise[:, None, None, None, :, None]
+    for i, (c, o) in enumerate(q.channels):
+        for j, (k, p) in enumerate(q.channels):
+            if o == p:
+                shaken_r[i, c, :, :, j, k] += q.v * noise[:, None, :, None]
+    gaussians = below + inputs, above, shaken_u, shaken_r
+    return _solve_site(q, gamma, scale, kept, noise, *gaussians, C, D, E, kernel, delta, (K, T, P, n_c))
 
 
-def _solve_site(q, gamma, scale, kept, cov_u, cov_r, C, D, E, kernel, delta, shape):
-    """The linear site: h, g as combinations of the Gaussians u, r and v0."""
+def _solve_site(q, gamma, scale, kept, noise, cov_u, cov_r, shaken_u, shaken_r, C, D, E, kernel, delta, shape):
+    """The linear site: h, g as combinations of the Gaussians u, r and v0, and of u' and r' (with v'), as their covariances."""
     K, T, P, n_c = shape
     n_h, n_g = K * T * P, n_c * K * T * P
     C, D, E = C.reshape(n_h, n_g), D.reshape(n_g, n_h), E.reshape(n_g, -1)
-    cov_u, cov_r = cov_u.reshape(n_h, n_h), cov_r.reshape(n_g, n_g)
+    cov_u, cov_r, shaken_u, shaken_r = (
+        v.reshape(n, n) for v, n in zip((cov_u, cov_r, shaken_u, shaken_r), (n_h, n_g) * 2, strict=True)
+    )
     d_h = np.outer(scale.into, np.repeat(kept, P)).ravel()
     d_g = np.outer(scale.out, np.repeat(kept, P)).ravel()
     Z = np.linalg.inv(np.eye(n_h) - gamma**2 * C @ D)
     by_u, by_r, by_v = Z * d_h, gamma * Z @ C * d_g, gamma * Z @ C @ E
+    full_r = gamma * Z @ C
     phi = by_u @ cov_u @ by_u.T + by_r @ cov_r @ by_r.T + by_v @ by_v.T
+    phi += Z @ shaken_u @ Z.T + full_r @ shaken_r @ full_r.T
     g_u, g_r, g_v = gamma * D @ by_u, np.diag(d_g) + gamma * D @ by_r, E + gamma * D @ by_v
     G = g_u @ cov_u @ g_u.T + g_r @ cov_r @ g_r.T + g_v @ g_v.T
+    by_shaken_r = np.eye(n_g) + gamma * D @ full_r
+    G += (gamma * D @ Z) @ shaken_u @ (gamma * D @ Z).T + by_shaken_r @ shaken_r @ by_shaken_r.T
     A, B = (by_r / gamma).reshape(K, T, P, n_c, K, T, P), (g_u / gamma).reshape(n_c, K, T, P, K, T, P)
     phi, by_v = phi.reshape(K, T, P, K, T, P), by_v.reshape(K, T, P, -1)
     f = np.sqrt(q.v) * scale.last * kept[:, None, None, None] * by_v.transpose(1, 0, 2, 3) / gamma
+    full_r = full_r.reshape(K, T, P, n_c, K, T, P)
     for j, (k, o) in enumerate(q.channels):
         f[..., o] += q.v * np.einsum("ltmsn,ts,sn->tlm", phi[:, :, :, k], kernel, delta[j])
+        f[..., o] += q.v * np.einsum("ltmsn,ts->tlm", full_r[:, :, :, j, k], noise) / gamma
     return phi, G.reshape(n_c, K, T, P, n_c, K, T, P), A, B, f
 
 

@@ -125,8 +125,6 @@ def dynamics(
     if progress is not None:
         flag("progress", progress)
     wanted, left_out = _choose(run, quantities)
-    if set(wanted) & set(ON_REQUEST):
-        dynamics_response.refuse(network, protocol)
     arrays, n_rows = _simulate(run, wanted, progress)
     options = {"width": int(width), "replicates": run.replicates, "richness": question.model.richness}
     options |= protocol.options() | {"loss": question.loss.name} | ({} if at is None else {"at": at_steps})

@@ -9,8 +9,10 @@ A source :math:`r` is added to the backward field :math:`z^{j;c} = W^Tg^{j+1;c}`
 to the pre-activation; both are multiplied by what weight decay and ``initial_scale`` have left of the initial weights.
 
 Method: all neurons get a source of random sign at once and training goes on from there, with either sign; products with
-the signs estimate the sum over neurons (cross terms average out like 1/√N). Central differences of 1e-4.
-Limits: one training run per state, sample, readout and step. Needs a smooth activation and no Langevin noise.
+the signs estimate the sum over neurons (cross terms average out like 1/√N). Central differences of 1e-4; activations with
+kinks need neurons that cross them: differences of an eighth and a fourth of what the field moves in the next step,
+extrapolated. Langevin noise is the same with and without a source.
+Limits: one training run per state, sample, readout and step. With kinks the scatter is that of the few neurons that cross.
 """
 
 from collections.abc import Iterator
@@ -18,24 +20,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from widefield.network import Network
-from widefield.simulate.dynamics_setup import NAME, Protocol, Question
+from widefield.simulate.dynamics_setup import Protocol, Question
 from widefield.simulate.dynamics_train import Networks
 from widefield.simulate.streams import normals, streams
 
 SIZE = 1e-4
+KICK = 1 / 8  # of what the field moves in a step, where activations have kinks
 PROBE = 1000  # purpose of the random stream of signs at step 0, the next steps following
 FORWARD, BACKWARD = "forward_response", "backward_response"
-
-
-def refuse(network: Network, protocol: Protocol) -> None:
-    """What responses are not defined for."""
-    if network.activation.breaks:
-        raise ValueError(
-            f"`quantities`: responses need an activation without kinks in {NAME}, got {network.activation.name!r}."
-        )
-    if protocol.temperature:
-        raise ValueError(f"`quantities`: responses need temperature=0 in {NAME}.")
 
 
 @dataclass(frozen=True)
@@ -92,9 +84,32 @@ class Probe:
 
     def _column(self, source: Source) -> np.ndarray:
         """Derivatives (replicate, channel or 1, state, at, sample) by one source; zero before step ``s``."""
-        plus, minus = (list(self._follow(source, sign * SIZE)) for sign in (1, -1))
-        rows = [(a - b) / (2 * SIZE * self.question.model.richness) for a, b in zip(plus, minus, strict=True)]
+        if self.question.model.net.activation.breaks:
+            size = KICK * self._moved(source)
+            rows = [2 * a - b for a, b in zip(*(self._differences(source, f * size) for f in (1, 2)), strict=True)]
+        else:
+            rows = self._differences(source, SIZE)
         return np.stack([rows[t - self.s] if t >= self.s else np.zeros_like(rows[0]) for t in self.at], axis=3)
+
+    def _differences(self, source: Source, size: float) -> list[np.ndarray]:
+        plus, minus = (self._follow(source, sign * size) for sign in (1, -1))
+        return [(a - b) / (2 * size * self.question.model.richness) for a, b in zip(plus, minus, strict=True)]
+
+    def _moved(self, source: Source) -> float:
+        """What h of the source's state moves in the next step, or, for a source of r, the size of g; root mean squares."""
+        question, networks, n = self.question, self.networks.copy(), self.question.model.n_train
+        now = networks.forward()
+        slopes = networks.slopes(now.h)
+        if source.channel is not None:
+            c, o = question.channels[source.channel]
+            unit = np.tile(np.eye(question.model.n_outputs)[o], (n, 1))
+            sent = networks.backward(slopes, {question.supervised[c]: unit})[source.state]
+            return float(question.model.richness * question.model.sizes[-1] * np.sqrt(np.mean(sent**2)))
+        pulls = question.pulls(networks.outputs(now.phi, question.read) - self.origin)
+        step = self.protocol.step(min(self.s, len(self.protocol.rates) - 1))
+        networks.update(now.phi, networks.backward(slopes, pulls), pulls, step)
+        change = (networks.forward().h[source.state] - now.h[source.state])[:, :n]
+        return float(np.sqrt(np.mean(change**2)))
 
     def _follow(self, source: Source, size: float) -> Iterator[np.ndarray]:
         """Rows from step ``s`` on: averages over neurons of sign times φ, or times g for a source of u."""

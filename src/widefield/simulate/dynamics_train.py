@@ -5,7 +5,7 @@ states, so tied and untied networks are one code.
 """
 
 from collections.abc import Sequence
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -153,8 +153,9 @@ class Networks:
         return result
 
     def copy(self) -> "Networks":
-        """The same networks, to be trained on their own."""
+        """The same networks, to be trained on their own with the same noise."""
         other = copy(self)
+        other.noise_streams = deepcopy(self.noise_streams)
         for name in ("input_weights", "weights", "biases", "readout"):
             setattr(other, name, [theta.copy() for theta in getattr(self, name)])
         other.velocities = {key: velocity.copy() for key, velocity in self.velocities.items()}

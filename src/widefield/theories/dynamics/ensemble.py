@@ -19,6 +19,9 @@ FIRST_PATHS, MOST_PATHS = 1024, 2**17
 NOTED = 0.05  # relative error of the outputs above which the certificate has a note
 ORTHONORMAL = 1e-6  # directions further from an orthonormal set than this make the result inaccurate
 FLOW_NOTE = f"the error of the outputs is above {NOTED:.0%} of their size: lower the rate or give `rtol`"
+UNRESOLVED = (
+    "in some steps neurons move less than kicks at the kinks resolve, responses are smoothed there: raise `paths`"
+)
 FLOW_LEVELS, MOST_LEVELS = 3, 8  # halvings of the rate on the way to gradient flow: usual, and at most
 
 
@@ -135,6 +138,8 @@ def gather(problem: Problem, batches: list[dict[str, Any]], options: Options, n_
     if stops:
         diagnostics["diverged_at_step"] = min(stops)
         notes = (f"the loss diverges at step {min(stops)}; later entries are infinite",)
+    if not all(batch["seen"].get(observables.RESOLVED, True) for batch in batches):
+        notes = (*notes, UNRESOLVED)
     return Answer(
         prediction, over_batches([one.loss for one in runs]),
         over_batches([one.ntk for one in runs if one.ntk is not None]) if options.ntk else None,

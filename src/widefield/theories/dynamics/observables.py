@@ -13,6 +13,10 @@ from widefield.theories.dynamics.run import Run
 AVERAGED = ("feature_kernel", "gradient_kernel", *responses.NAMES, "alignment", "ntk_alignment")
 DRAWN = ("preactivation", "pregradient")
 N_DRAWN = 1024  # samples that are drawn where linear networks have coordinates
+CHANGE, RESOLVED = (
+    "change of ",
+    "resolved",
+)  # of an extrapolated quantity; whether what it is extrapolated from is fine enough
 Kept = dict[str, np.ndarray]
 
 
@@ -30,9 +34,7 @@ def observe(
     chosen = run.at(at)
     complete = len(run.samples) == len(rows_needed(problem, at, wanted))
     if complete and set(wanted) & set(responses.NAMES):
-        both = responses.responses(problem, run, is_simple(problem), progress)
-        pick = lambda v: v[:, :, :, list(at)][:, :, :, :, list(at)]  # noqa: E731
-        found |= {name: pick(v) for name, v in zip(responses.NAMES, both, strict=True) if name in wanted}
+        found |= _responses(problem, run, at, wanted, progress)
     if "feature_kernel" in wanted and complete:
         found["feature_kernel"] = kernels.features(chosen, n, is_simple(problem))
     if "gradient_kernel" in wanted and complete:
@@ -42,6 +44,16 @@ def observe(
         found["gradient_kernel"] = kernel * shares[:, :, None, None, None, None]
     if set(wanted) & set(DRAWN) and complete:
         found |= _drawn(problem, chosen, wanted, seed)
+    return found
+
+
+def _responses(problem: Problem, run: Run, at: tuple[int, ...], wanted: Sequence[str], progress: bool | None) -> Kept:
+    both = responses.responses(problem, run, is_simple(problem), progress)
+    pick = lambda v: v[:, :, :, list(at)][:, :, :, :, list(at)]  # noqa: E731
+    found = {name: pick(v) for name, v in zip(responses.NAMES, both.values, strict=True) if name in wanted}
+    if both.changes is not None:
+        found |= {CHANGE + n: pick(v) for n, v in zip(responses.NAMES, both.changes, strict=True) if n in wanted}
+        found[RESOLVED] = np.asarray(both.resolved)
     return found
 
 
@@ -76,5 +88,14 @@ def gathered(batches: list[Kept]) -> tuple[dict[str, Estimate], Kept]:
     """Means over batches, and all their samples together; what a batch lacks is left out."""
     common = set.intersection(*(set(batch) for batch in batches))
     averages = {name: over_batches([batch[name] for batch in batches]) for name in AVERAGED if name in common}
+    for name in averages:
+        if CHANGE + name in common:
+            averages[name] = _doubted(averages[name], over_batches([batch[CHANGE + name] for batch in batches]))
     draws = {name: np.concatenate([batch[name] for batch in batches], axis=-1) for name in DRAWN if name in common}
     return averages, draws
+
+
+def _doubted(estimate: Estimate, change: Estimate) -> Estimate:
+    """Half of the change that extrapolation made is added to the error."""
+    error = 0.0 if estimate.stderr is None else estimate.stderr
+    return Estimate(estimate.value, np.hypot(error, change.value / 2))

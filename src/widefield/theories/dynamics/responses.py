@@ -1,4 +1,4 @@
-r"""The responses A and B as two-time functions, from the site's own paths: Jacobians of its causal equations.
+r"""The responses A and B as two-time functions, from the site's own paths: what sources in its causal equations do.
 
 .. math::
     A^{k;j,c}_{\mu\alpha}(t,s) = \frac1{\gamma_0}\Big\langle
@@ -7,13 +7,16 @@ r"""The responses A and B as two-time functions, from the site's own paths: Jaco
     \frac{\partial g^{k+1;c}_\mu(t)}{\partial u^{j+1}_\alpha(s)}\Big\rangle \quad (s \le t)
 
 Sec. 1 of dynamics_recurrent; Eqs. 8–9 of Bordelon & Pehlevan (2022), with the equal-time part of B. Both contain η,
-never Δ. The march does not need them: it knows their products with the fields that occur, in which they are not unique where
+never Δ; r and u are fields of the initial weights. The march does not need them: it knows their products with the fields that occur, in which they are not unique where
 fields of several samples or steps are linearly dependent.
 
-Method: sources at one step s are followed through all later rows t, each path with its own slopes. What a source does
+Langevin noise adds its own responses :math:`A^\epsilon = C\odot\langle\partial\varphi/\partial r\rangle` (Eqs. 105–111 there),
+C being the covariance of the weights that it makes: they act on the fields and are not reported.
+
+Method: sources at one step s are followed through all later rows t on every path (`sources`). What a source does
 depends on A and B at steps from s on alone: going through s from the last to the first, one pass suffices. Linear
-networks have equal slopes on all paths, one of which is exact. Cost T³P³ per layer and path.
-Limits: activations with a kink have a delta function in φ'', which paths do not see; they are refused, and so is noise.
+networks have equal slopes on all paths, one of which is exact. Cost T³P³ per layer and path, twice that with kinks: two
+sizes of the kicks, extrapolated to none.
 """
 
 from dataclasses import dataclass
@@ -23,8 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from widefield.progress import bar
-from widefield.theories.dynamics import kernels
-from widefield.theories.dynamics.march import Function
+from widefield.theories.dynamics import kernels, sources
 from widefield.theories.dynamics.problem import Problem, input_kernel
 from widefield.theories.dynamics.run import Run
 
@@ -34,16 +36,8 @@ BLOCK_BYTES = 2**27  # of the sources that are followed together
 
 def refuse(problem: Problem) -> None:
     """What has no such responses."""
-    activation = problem.network.activation
-    if activation.breaks:
-        raise ValueError(
-            f"`quantities`: responses need an activation without kinks, got {activation.name!r} "
-            f"with breaks {activation.breaks}."
-        )
     if not problem.responses:
         raise ValueError("`quantities`: method='independent' has no responses.")
-    if problem.temperature:
-        raise ValueError("`quantities`: responses are those of descent without `temperature`.")
 
 
 def sizes(problem: Problem, simple: bool, n_steps: int, n_paths: int) -> dict[str, int]:
@@ -54,9 +48,10 @@ def sizes(problem: Problem, simple: bool, n_steps: int, n_paths: int) -> dict[st
     one = 8 * channels * depth * states * n**2
     n_paths = 1 if problem.exact else n_paths
     paths = 8 * rows * depth * n * n_paths * (2 + 2 * channels)
-    sources = 8 * rows * depth * n * (channels + 1) ** 2 * states * n_paths
+    followed = 8 * rows * depth * n * (channels + 1) ** 2 * states * n_paths
     kept = 2 if problem.exact else 12  # of 8 batches
-    need = one * (4 * rows**2 + kept * n_steps**2) + paths + max(sources, BLOCK_BYTES)
+    sizes = 2 if problem.network.activation.breaks else 1
+    need = sizes * one * (4 * rows**2 + kept * n_steps**2) + paths + max(followed, BLOCK_BYTES)
     return dict.fromkeys(NAMES, need)
 
 
@@ -72,24 +67,54 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A path's slopes at all rows, and how much of an initial weight or of update s is left at row t."""
+class Weights:
+    """How much of an initial weight is left at row t, and how that of row t covaries with the one at row s, over the latter."""
 
-    slope: np.ndarray  # φ' (step, state, sample, S)
-    curve: np.ndarray  # φ''z (channel, step, state, sample, S)
-    forward: np.ndarray  # of initial weights into each state (state, step)
-    backward: np.ndarray  # of those that z of a channel reads (channel, state, step)
+    into: np.ndarray  # those into each state (state, step)
+    read: np.ndarray  # those that z of a channel reads (channel, state, step)
+    carried: np.ndarray  # (state, t, s): ``into`` at t, and more with Langevin noise
 
 
-def responses(problem: Problem, run: Run, simple: bool, progress: bool | None) -> tuple[np.ndarray, np.ndarray]:
-    """A and B (channel, state, state_, step, step_, sample, sample_) of one batch; for layers state_ has length 1."""
-    depth = problem.network.depth
-    site = Site(tuple((k,) for k in range(depth)) if simple else (tuple(range(depth)),))
-    rows = _rows(problem, run)
-    C, D = _learning(problem, run, site)
-    work = _Work(problem, site, rows, C, D)
+@dataclass(frozen=True)
+class Found:
+    """A and B (channel, state, state_, step, step_, sample, sample_) of one batch; for layers state_ has length 1.
+
+    ``changes``: what half the size of the kicks changed, for activations with kinks. ``resolved``: whether they are small enough.
+    """
+
+    values: tuple[np.ndarray, np.ndarray]
+    changes: tuple[np.ndarray, np.ndarray] | None = None
+    resolved: bool = True
+
+
+def responses(problem: Problem, run: Run, simple: bool, progress: bool | None) -> Found:
+    """Both, from the paths of one batch at all rows."""
     n = problem.task.n_samples
-    per_sample = C.nbytes // n + rows.slope.nbytes * (work.n_channels + 1) ** 2 * len(site.states[0])
+    if problem.exact:
+        T, depth, channels = len(problem.rates), problem.network.depth, len(problem.readouts) * problem.shape.n_outputs
+        flat = sources.Slopes(np.ones((T, depth, n, 1)), np.zeros((channels, T, depth, n, 1)))
+        return Found(_followed(problem, run, simple, flat, progress))
+    h, z = kernels.stack(run, 2)[:, :, :n], np.moveaxis(kernels.stack(run, 3)[:, :, :, :n], 1, 0)
+    activation = problem.shape.activation
+    if not problem.network.activation.breaks:
+        return Found(_followed(problem, run, simple, sources.slopes(activation, h, z), progress))
+    fine, coarse = (
+        _followed(problem, run, simple, sources.kicks(activation, h, z, factor * sources.KICK), progress)
+        for factor in (1, 2)
+    )
+    A, B = (a - b for a, b in zip(fine, coarse, strict=True))
+    return Found((fine[0] + A, fine[1] + B), (A, B), sources.resolved(h))
+
+
+def _followed(
+    problem: Problem, run: Run, simple: bool, paths: sources.Slopes | sources.Kicks, progress: bool | None
+) -> tuple[np.ndarray, np.ndarray]:
+    depth, n = problem.network.depth, problem.task.n_samples
+    site = Site(tuple((k,) for k in range(depth)) if simple else (tuple(range(depth)),))
+    C, D = _learning(problem, run, site)
+    work = _Work(problem, site, paths, C, D)
+    per_row = 8 * len(problem.rates) * depth * n * paths.n_paths
+    per_sample = C.nbytes // n + per_row * (work.n_channels + 1) ** 2 * len(site.states[0])
     block = int(np.clip(BLOCK_BYTES // max(per_sample, 1), 1, n))
     with bar("responses", len(problem.rates), progress, 1e-10 * work.n_products) as advance:
         for s in reversed(range(len(problem.rates))):
@@ -104,30 +129,31 @@ def responses(problem: Problem, run: Run, simple: bool, progress: bool | None) -
     return work.A, B
 
 
-def _rows(problem: Problem, run: Run) -> Rows:
-    n, depth = problem.task.n_samples, problem.network.depth
+def _weights(problem: Problem) -> Weights:
+    depth, matrices = problem.network.depth, problem.shape.matrices
     channels = [c for c in problem.readouts for _ in range(problem.shape.n_outputs)]
     kept, _ = memory_of_updates(problem)
-    if problem.exact:
-        slope, curve = np.ones((len(kept), depth, n, 1)), np.zeros((len(channels), len(kept), depth, n, 1))
-    else:
-        h, z = kernels.stack(run, 2)[:, :, :n], kernels.stack(run, 3)[:, :, :, :n]
-        slope, second = (np.asarray(d(problem.shape.activation, jnp.asarray(h))) for d in (_first, _second))
-        curve = second * np.moveaxis(z, 1, 0)
-    matrices = problem.shape.matrices
     scales = np.broadcast_to(problem.initial_scale, (2 + len(set(matrices)),))
     into = np.array([scales[0], *(scales[1 + m] for m in matrices)])
     out = lambda k, c: 0.0 if k > c else scales[-1] if k == c else into[k + 1]  # noqa: E731
     read = np.array([[out(k, c) for k in range(depth)] for c in channels])
-    return Rows(slope, curve, into[:, None] * kept, read[:, :, None] * kept)
+    own, own_read = into[:, None] * kept, read[:, :, None] * kept
+    carried = np.broadcast_to(own[:, :, None], (depth, len(kept), len(kept)))
+    if problem.temperature:
+        carried = carried + shaken_covariance(problem) / own[:, None, :]
+    return Weights(own, own_read, carried)
 
 
-def _first(function: Function, h: jax.Array) -> jax.Array:
-    return jax.jvp(function, (h,), (jnp.ones_like(h),))[1]
-
-
-def _second(function: Function, h: jax.Array) -> jax.Array:
-    return jax.jvp(lambda x: _first(function, x), (h,), (jnp.ones_like(h),))[1]
+def shaken_covariance(problem: Problem) -> np.ndarray:
+    """Of what Langevin noise has added to a weight by rows t and s, (step, step_)."""
+    T = len(problem.rates)
+    covariance = np.zeros((T, T))
+    for t in range(1, T):
+        rate = problem.rates[t - 1]
+        keep = 1 - rate * problem.weight_decay
+        covariance[t, :t] = covariance[:t, t] = keep * covariance[t - 1, :t]
+        covariance[t, t] = keep**2 * covariance[t - 1, t - 1] + 2 * rate * problem.temperature
+    return covariance
 
 
 def memory_of_updates(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
@@ -202,8 +228,11 @@ def _upward(problem: Problem, k: int, l: int) -> float:
 class _Work:
     """Couplings C and D, to which A and B are added as they become known."""
 
-    def __init__(self, problem: Problem, site: Site, rows: Rows, C: np.ndarray, D: np.ndarray):
-        self.problem, self.site, self.rows, self.C, self.D = problem, site, rows, C, D
+    def __init__(
+        self, problem: Problem, site: Site, paths: sources.Slopes | sources.Kicks, C: np.ndarray, D: np.ndarray
+    ):
+        self.problem, self.site, self.paths, self.C, self.D = problem, site, paths, C, D
+        self.weights = _weights(problem)
         self.n_channels, self.depth, self.T, self.n = D.shape[:4]
         self.J = len(site.states[0])
         self.A = np.zeros((self.n_channels, self.depth, self.J, self.T, self.T, self.n, self.n))
@@ -213,16 +242,15 @@ class _Work:
     @property
     def n_products(self) -> int:
         """Multiplications of all passes."""
-        sources = (self.n_channels + 1) * self.J * self.n * self.rows.slope.shape[-1]
+        sources = (self.n_channels + 1) * self.J * self.n * self.paths.n_paths
         return sources * self.depth * 2 * self.n_channels * self.J * self.n**2 * self.T**3 // 6
 
     def follow(self, s: int, samples: np.ndarray) -> None:
         """What sources at step ``s`` do later. Sources: r of every channel, then u, of every state and given sample."""
-        n_paths = self.rows.slope.shape[-1]
-        sources = (self.n_channels + 1, self.J, len(samples), n_paths)
+        every = (self.n_channels + 1, self.J, len(samples), self.paths.n_paths)
         shape = (len(self.site.states), self.T - s)
-        phi = np.zeros((*shape, self.J, self.n, *sources))
-        g = np.zeros((*shape, self.n_channels, self.J, self.n, *sources))
+        phi = np.zeros((*shape, self.J, self.n, *every))
+        g = np.zeros((*shape, self.n_channels, self.J, self.n, *every))
         for t in range(s, self.T):
             moved = [self._forward(s, t, k, samples, phi, g) for k in range(self.depth)]
             for k in reversed(range(self.depth)):
@@ -232,8 +260,8 @@ class _Work:
         i, j = self.site[k]
         h = self.gamma * _driven(self.C[k, t, :, s:t], g[i, : t - s])
         if t == s:
-            h[samples, -1, j, np.arange(len(samples))] += self.rows.forward[k, t]
-        moved = self.rows.slope[t, k][:, None, None, None] * h
+            h[samples, -1, j, np.arange(len(samples))] += self.weights.into[k, t]
+        moved = self.paths.feature(s, t, self.site.states[i], k, h)
         phi[i, t - s, j] = moved
         A = moved[:, :-1].mean(axis=-1) / self.gamma  # (μ, channel, state_, α)
         self.A[:, k, :, t, s][..., samples] = A.transpose(1, 2, 0, 3)
@@ -247,7 +275,7 @@ class _Work:
             for j, l in enumerate(self.site.states[i]):
                 if l:
                     place = 0 if self.J == 1 else l - 1
-                    factor = weight_mask(self.problem, k + 1, l) * self.rows.forward[k + 1, t]
+                    factor = weight_mask(self.problem, k + 1, l) * self.weights.carried[k + 1, t, s]
                     A = self.A[:, k, place, t, s][..., samples]  # (channel, μ, α)
                     self.C[k + 1, t, :, s, :, j][..., samples] += factor * A.transpose(1, 0, 2)
 
@@ -256,8 +284,8 @@ class _Work:
         for c in range(self.n_channels):
             z = self.gamma * _driven(self.D[c, k, t, :, s : t + 1], phi[i, : t - s + 1])
             if t == s:
-                z[samples, c, j, np.arange(len(samples))] += self.rows.backward[c, k, t]
-            moved = self.rows.slope[t, k][:, None, None, None] * z + self.rows.curve[c, t, k][:, None, None, None] * h
+                z[samples, c, j, np.arange(len(samples))] += self.weights.read[c, k, t]
+            moved = self.paths.gradient(s, t, self.site.states[i], k, c, h, z)
             g[i, t - s, c, j] = moved
             self.B[c, k, :, t, s][..., samples] = (moved[:, -1].mean(axis=-1) / self.gamma).transpose(1, 0, 2)
         self._know_backward(s, t, k, samples)
@@ -269,7 +297,7 @@ class _Work:
             for j, l in enumerate(self.site.states[i]):
                 if l + 1 < self.depth:
                     place = 0 if self.J == 1 else l + 1
-                    factor = _upward(self.problem, k - 1, l) * self.rows.forward[k, t]
+                    factor = _upward(self.problem, k - 1, l) * self.weights.carried[k, t, s]
                     self.D[:, k - 1, t, :, s, j][..., samples] += factor * self.B[:, k, place, t, s][..., samples]
 
 

@@ -66,7 +66,7 @@ def dynamics(
     ``alignment`` (layer, step) and ``ntk_alignment`` (step), cosines with the kernel of the labels; ``preactivation`` and
     ``pregradient`` (layer, path, sample), h and z at the end or at ``at``; ``state_prediction`` (step, state, sample, output),
     outputs of every state. On request ``forward_response`` and ``backward_response``, A and B with η inside, with the dims of
-    ``feature_kernel`` (smooth activations, no temperature).
+    ``feature_kernel``; where activations have kinks these need many ``paths``.
 
     Method: one causal pass in low-rank form; exact coordinates for linear networks, otherwise 8 batches of ``paths``
     Sobol paths each, raised until predictions are good to ``rtol`` where that is given. Cost depth·paths·P·steps·(number
