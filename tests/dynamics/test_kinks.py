@@ -41,7 +41,7 @@ def first_step(slopes, gamma, pull, drift, phi):
     normal. Where φ' jumps, averages of δ(h) are integrals over the other variables, and what a shift of u0 over zero
     does is the difference between its two sides.
     """
-    x = np.linspace(-8, 8, 3201)
+    x = np.linspace(-8, 8, 1201)
     x = (x[1:] + x[:-1]) / 2  # zero is an edge
     cell = (x[1] - x[0]) ** 2
     below, above = slopes
@@ -102,6 +102,18 @@ def test_kicks_that_are_too_large_are_noted():
     few, many = (ask(wf.DNN(2, "relu"), paths=paths, steps=2) for paths in (128, 8192))
     assert any("kicks at the kinks" in note for note in few.certificate.notes)
     assert many.certificate.notes == ()
+
+
+def test_shaken_relu_networks_respond():
+    """The same noise with and without a source, whatever else is asked; no rate is too small."""
+    network, noise = wf.DNN(2, "relu"), {"temperature": 0.2, "weight_decay": 0.5}
+    every, one = (simulated(network, width=20, quantities=q, **noise) for q in (BOTH, "backward_response"))
+    np.testing.assert_array_equal(every.backward_response, one.backward_response)
+    assert np.abs(every.forward_response.values[:, :, 4, :4]).max() < 10
+    still = simulated(network, width=20, rate=np.array([0.1, 1e-300]), steps=2)
+    assert np.isfinite(still.backward_response).all()
+    with pytest.raises(ValueError, match="responses are those to the initial weights, of which `weight_decay` leaves"):
+        ask(network, rate=0.5, weight_decay=2.0, temperature=0.1)
 
 
 NOISE = {"temperature": 0.5, "weight_decay": 0.5}

@@ -85,7 +85,7 @@ class Probe:
     def _column(self, source: Source) -> np.ndarray:
         """Derivatives (replicate, channel or 1, state, at, sample) by one source; zero before step ``s``."""
         if self.question.model.net.activation.breaks:
-            size = KICK * self._moved(source)
+            size = KICK * self._moved(source) or SIZE  # where nothing moves
             rows = [2 * a - b for a, b in zip(*(self._differences(source, f * size) for f in (1, 2)), strict=True)]
         else:
             rows = self._differences(source, SIZE)

@@ -13,10 +13,8 @@ from widefield.theories.dynamics.run import Run
 AVERAGED = ("feature_kernel", "gradient_kernel", *responses.NAMES, "alignment", "ntk_alignment")
 DRAWN = ("preactivation", "pregradient")
 N_DRAWN = 1024  # samples that are drawn where linear networks have coordinates
-CHANGE, RESOLVED = (
-    "change of ",
-    "resolved",
-)  # of an extrapolated quantity; whether what it is extrapolated from is fine enough
+CHANGE = "change of "  # before the name of an extrapolated quantity
+RESOLVED = "resolved"  # whether what is extrapolated from is fine enough
 Kept = dict[str, np.ndarray]
 
 

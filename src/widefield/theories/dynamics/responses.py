@@ -7,8 +7,8 @@ r"""The responses A and B as two-time functions, from the site's own paths: what
     \frac{\partial g^{k+1;c}_\mu(t)}{\partial u^{j+1}_\alpha(s)}\Big\rangle \quad (s \le t)
 
 Sec. 1 of dynamics_recurrent; Eqs. 8–9 of Bordelon & Pehlevan (2022), with the equal-time part of B. Both contain η,
-never Δ; r and u are fields of the initial weights. The march does not need them: it knows their products with the fields that occur, in which they are not unique where
-fields of several samples or steps are linearly dependent.
+never Δ; r and u are fields of the initial weights. The march does not need them: it knows their products with the fields
+that occur, in which they are not unique where fields of several samples or steps are linearly dependent.
 
 Langevin noise adds its own responses :math:`A^\epsilon = C\odot\langle\partial\varphi/\partial r\rangle` (Eqs. 105–111 there),
 C being the covariance of the weights that it makes: they act on the fields and are not reported.
@@ -32,12 +32,17 @@ from widefield.theories.dynamics.run import Run
 
 NAMES = ("forward_response", "backward_response")
 BLOCK_BYTES = 2**27  # of the sources that are followed together
+LEAST_KEPT = 1e-12  # of the initial weights, where noise has made others
 
 
 def refuse(problem: Problem) -> None:
     """What has no such responses."""
     if not problem.responses:
         raise ValueError("`quantities`: method='independent' has no responses.")
+    if problem.temperature and np.abs(memory_of_updates(problem)[0]).min() < LEAST_KEPT:
+        raise ValueError(
+            "`quantities`: responses are those to the initial weights, of which `weight_decay` leaves nothing."
+        )
 
 
 def sizes(problem: Problem, simple: bool, n_steps: int, n_paths: int) -> dict[str, int]:
@@ -50,8 +55,8 @@ def sizes(problem: Problem, simple: bool, n_steps: int, n_paths: int) -> dict[st
     paths = 8 * rows * depth * n * n_paths * (2 + 2 * channels)
     followed = 8 * rows * depth * n * (channels + 1) ** 2 * states * n_paths
     kept = 2 if problem.exact else 12  # of 8 batches
-    sizes = 2 if problem.network.activation.breaks else 1
-    need = sizes * one * (4 * rows**2 + kept * n_steps**2) + paths + max(followed, BLOCK_BYTES)
+    passes = 2 if problem.network.activation.breaks else 1
+    need = passes * one * (4 * rows**2 + kept * n_steps**2) + paths + max(followed, BLOCK_BYTES)
     return dict.fromkeys(NAMES, need)
 
 
@@ -242,8 +247,8 @@ class _Work:
     @property
     def n_products(self) -> int:
         """Multiplications of all passes."""
-        sources = (self.n_channels + 1) * self.J * self.n * self.paths.n_paths
-        return sources * self.depth * 2 * self.n_channels * self.J * self.n**2 * self.T**3 // 6
+        followed = (self.n_channels + 1) * self.J * self.n * self.paths.n_paths
+        return followed * self.depth * 2 * self.n_channels * self.J * self.n**2 * self.T**3 // 6
 
     def follow(self, s: int, samples: np.ndarray) -> None:
         """What sources at step ``s`` do later. Sources: r of every channel, then u, of every state and given sample."""

@@ -1,0 +1,5 @@
+"""``python -m widefield``: the command line."""
+
+from widefield.cli import main
+
+main()
