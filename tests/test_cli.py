@@ -95,3 +95,8 @@ def test_the_command_line_loads_nothing_heavy_of_its_own():
     program = f"import sys, widefield.cli; print({heavy})"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_the_package_is_the_command():
+    found = subprocess.run([sys.executable, "-m", "widefield", "--version"], capture_output=True, text=True, check=True)
+    assert found.stdout.startswith("widefield ")
