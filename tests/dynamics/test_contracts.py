@@ -125,22 +125,16 @@ def test_more_paths_until_the_tolerance_is_met():
     assert better.certificate.options["paths"] > plain.certificate.options["paths"]
 
 
-def test_reported_errors_are_honest(monkeypatch):
-    """Linear networks forced to sample, against the exact march: z of order one over seeds and fields."""
+def test_reported_errors_are_honest_where_sampling_is_exact(monkeypatch):
+    """Linear networks forced to sample: pairs of paths leave no scatter, and the error is of what was not opened."""
     exact = ask()
     monkeypatch.setattr(Problem, "exact", property(lambda self: False))
-    z = {"prediction": [], "ntk": [], "feature_kernel": []}
-    for seed in range(12):
-        solution = ask(paths=256, seed=seed, quantities=tuple(z))
-        for name, found in z.items():
-            error = solution.data[f"{name}_stderr"].values
-            certain = error < 1e-9 * np.abs(exact.data[name].values).max()  # what moment matching makes exact
-            gap = (solution.data[name] - exact.data[name]).values
-            np.testing.assert_allclose(gap[certain], 0, atol=1e-6)
-            found.append((gap[~certain] / error[~certain]).ravel())
-    for name, found in z.items():
-        # Student with 7 degrees of freedom: rms 1.18
-        assert 0.6 < np.sqrt(np.mean(np.concatenate(found) ** 2)) < 1.8, name
+    for seed in range(2):
+        solution = ask(paths=256, seed=seed)
+        for name in ("prediction", "ntk", "feature_kernel", "gradient_kernel"):
+            gap, error = np.abs(solution.data[name] - exact.data[name]), solution.data[f"{name}_stderr"]
+            assert np.all(gap <= error + 1e-12) and gap.max() > 1e-7, name
+            assert error.max() < 1e-3 * np.abs(exact.data[name]).max(), name
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -1,5 +1,8 @@
 """What the certificate says of sampled results: the meaning of ``rtol``, and notes beside large errors."""
 
+from functools import partial
+
+import jax
 import numpy as np
 import pytest
 
@@ -8,16 +11,17 @@ from tests import contracts
 from widefield.gallery.bordelon22_1 import FULL, images
 from widefield.theories.dynamics import ensemble
 from widefield.theories.dynamics.answer import Estimate
-from widefield.theories.dynamics.problem import Problem
+from widefield.theories.dynamics.problem import Problem, problem
+from widefield.theories.dynamics.run import run
 
 RNG = np.random.default_rng(0)
 TASK = wf.Task(RNG.normal(size=(2, 8)), RNG.normal(size=2))
 TANH = wf.DNN(2, "tanh")
 
 
-def ask(**changes):
+def ask(network=TANH, **changes):
     physics = {"richness": 1.3, "rate": 0.1, "steps": 7, "quantities": "prediction", "progress": False}
-    return wf.dynamics(TANH, TASK, **physics | changes)
+    return wf.dynamics(network, TASK, **physics | changes)
 
 
 def test_a_tolerance_is_met_or_the_status_says_not():
@@ -77,9 +81,48 @@ def test_what_deep_networks_leave_out_is_small_against_their_error(monkeypatch):
 def test_more_directions_than_paths_is_a_status():
     task = wf.Task(RNG.normal(size=(6, 8)), RNG.normal(size=6))
     ask = {"richness": 3.0, "rate": 0.1, "steps": 30, "paths": 128, "quantities": "prediction", "progress": False}
-    with pytest.raises(wf.SolveError, match=r"stopped at step \d+: `paths` must be at least 512") as caught:
+    with pytest.raises(wf.SolveError, match=r"stopped at step \d+: `paths` must be at least 256") as caught:
         wf.dynamics(TANH, task, **ask)
     assert caught.value.solution.status is wf.Status.not_converged
     assert np.isnan(caught.value.solution.prediction).all()
-    with pytest.raises(ValueError, match="`paths` must be at least 256"):
-        wf.dynamics(TANH, task, **ask | {"paths": 64})
+    many = wf.Task(RNG.normal(size=(30, 40)), RNG.normal(size=30))
+    with pytest.raises(ValueError, match="`paths` must be at least 120"):
+        wf.dynamics(TANH, many, **ask | {"paths": 64})
+
+
+@pytest.mark.parametrize("depth", [2, 6])
+def test_standard_errors_are_those_of_other_seeds(depth):
+    """Against many more paths: z of order one over seeds, so that errors are neither too small nor too large."""
+    names = ("prediction", "ntk", "feature_kernel", "gradient_kernel")
+    call = partial(ask, network=wf.DNN(depth, "tanh"), quantities=names)
+    truth, z = call(paths=16384, seed=99), {name: [] for name in names}
+    for seed in range(10):
+        found = call(paths=256, seed=seed)
+        for name in names:
+            error = np.hypot(found.data[f"{name}_stderr"], truth.data[f"{name}_stderr"]).values
+            gap = (found.data[name] - truth.data[name]).values
+            z[name].append((gap[error > 1e-12] / error[error > 1e-12]).ravel())
+    for name, found in z.items():
+        assert 0.6 < np.sqrt(np.mean(np.concatenate(found) ** 2)) < 1.8, name  # Student with 7 degrees of freedom: 1.18
+
+
+def test_deep_networks_start_at_the_tangent_kernel_of_the_prior():
+    """Errors of layers that no average has in the theory would add up: unpaired paths were off by factors at this depth."""
+    network, task = wf.DNN(48, "tanh"), wf.Task(TASK.x, TASK.y)
+    found = wf.dynamics(network, task, richness=1.3, rate=0.1, steps=1, quantities="ntk", progress=False)
+    exact, error = wf.prior(network, task, quantities="ntk").ntk.values, found.ntk_stderr.values[0]
+    assert np.all(np.abs(found.ntk.values[0] - exact) < 5 * error) and error.max() < 0.02 * exact.max()
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_paths_of_a_pair_are_mirror_images(tied):
+    """Before training moves anything: the same features, opposite gradients."""
+    network = wf.DNN(3, "tanh", weights="tied" if tied else "untied")
+    asked = problem(network, TASK, richness=1.0, rate=0.1, steps=2, loss="squared", weight_decay=0.0, momentum_time=None,
+                    initial_scale=1.0)  # fmt: skip
+    with jax.enable_x64(True):
+        found = run(asked, asked.shape, 256, 0, 0, ntk=False, at=(0, 2), advance=lambda n: None)
+    feature, gradient, *_ = found.samples[0]
+    np.testing.assert_allclose(feature[..., :128], feature[..., 128:], atol=1e-12)
+    np.testing.assert_allclose(gradient[..., :128], -gradient[..., 128:], atol=1e-12)
+    assert np.abs(np.subtract(*np.split(found.samples[2][0], 2, axis=-1))).max() > 0.1, "training tells them apart"

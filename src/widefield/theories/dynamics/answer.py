@@ -26,6 +26,15 @@ def over_batches(values: list[np.ndarray]) -> Estimate:
     return Estimate(np.where(np.isnan(mean), np.inf, mean), np.where(np.isnan(error), np.inf, error))
 
 
+def widened(estimate: Estimate, share: float, n_rows: int = 1) -> Estimate:
+    """``share`` of the largest entry added to the standard errors, in quadrature; separately in each of ``n_rows`` rows."""
+    if estimate.stderr is None:
+        return estimate
+    largest = np.abs(estimate.value).reshape(n_rows, -1).max(axis=1)
+    floor = share * largest.reshape(n_rows, *(1,) * (estimate.value.ndim - 1))
+    return Estimate(estimate.value, np.hypot(estimate.stderr, floor))
+
+
 @dataclass(frozen=True)
 class Answer:
     """Curves of all inputs, training first; kernels, responses and alignments, and samples, by name where asked for."""

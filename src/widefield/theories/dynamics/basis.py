@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from widefield.theories.dynamics.paths import dot
+from widefield.theories.dynamics.paths import dot, folded, mirrored
 
 BLOCK = 32  # directions that are worked on together: they stay in the processor's cache; buffers are multiples of it
 
@@ -28,9 +28,14 @@ class Side(NamedTuple):
     """Directions of one side of every matrix. ``table``: (matrix, direction, direction of the other side)."""
 
     direction: Array  # (matrix, n, S)
-    noise: Array  # (matrix, n, S)
+    noise: Array  # (matrix, n, S/2), of the first path of each pair; (matrix, n, S) of coordinates, which have no pairs
     table: Array
     opened: Array  # (matrix,) how many
+    parity: Array  # of the noises of a pair
+
+    @property
+    def paired(self) -> bool:
+        return self.noise.shape[2] != self.direction.shape[2]
 
 
 class Matrices(NamedTuple):
@@ -49,41 +54,47 @@ class Matrices(NamedTuple):
         return self.forward, self.backward
 
 
-def empty(noises: tuple[Array, Array], momentum: bool = False) -> Matrices:
-    """Matrices before they have acted; ``noises`` (matrix, n, S) are the white ones that their sides will open."""
+def empty(noises: tuple[Array, Array], n_paths: int, momentum: bool = False) -> Matrices:
+    """Matrices before they have acted; ``noises`` are the white ones that their sides will open."""
     n_matrices, n, _ = noises[0].shape
-    zero = lambda rows: jnp.zeros((n_matrices, rows, n), noises[0].dtype)  # noqa: E731
-    forward, backward = (Side(jnp.zeros_like(white), white, zero(n), jnp.zeros(n_matrices, int)) for white in noises)
-    return Matrices(forward, backward, zero(n), zero(n * momentum))
+    zero = lambda *shape: jnp.zeros((n_matrices, *shape), noises[0].dtype)  # noqa: E731
+    forward, backward = (
+        Side(zero(n, n_paths), white, zero(n, n), jnp.zeros(n_matrices, int), jnp.asarray(parity))
+        for white, parity in zip(noises, (1.0, -1.0), strict=True)
+    )
+    return Matrices(forward, backward, zero(n, n), zero(n * momentum, n))
 
 
-def expand(side: Side, other: Side, m: Array, vectors: Array, weight: float, tolerance: Array) -> tuple[Side, Array]:
+def expand(
+    side: Side, other: Side, m: Array, vectors: Array, weight: float, tolerance: Array
+) -> tuple[Side, Array, Array]:
     """Coefficients (vector, direction) of ``vectors`` (vector, S) in matrix m, opening directions for what is new in them.
 
     A direction opens where the rest of a vector has more than ``tolerance`` of its variance. Those beyond the buffer are
-    dropped and show as a count larger than it.
+    dropped and show as a count larger than it. A smaller rest gets no noise, which would matter by its variance, but what
+    is known of W along it matters by its size: its averages with the other side's noises are returned as well.
     """
     scale = weight * jnp.sum(vectors**2, axis=1)
-    n, n_other = side.direction.shape[1], other.direction.shape[1]
+    n = side.direction.shape[1]
     known, rest = _project(side, m, jnp.zeros((len(vectors), n), vectors.dtype), vectors, weight)
 
     def open_new(known, rest):
         known, rest = _project(side, m, known, rest, weight)  # once is unstable: roundings grow by what little is left
-        fresh, lower, opened = orthonormal(rest, scale, weight, tolerance)
-        return known, fresh, lower, opened, _seen(other, m, fresh, weight)
+        return known, *orthonormal(rest, scale, weight, tolerance)
 
     def nothing_new(known, rest):
-        square = jnp.zeros((len(rest), len(rest)), rest.dtype)
-        return known, rest, square, jnp.zeros(len(rest), bool), jnp.zeros((len(rest), n_other), rest.dtype)
+        return known, rest, jnp.zeros((len(rest), len(rest)), rest.dtype), jnp.zeros(len(rest), bool)
 
     is_new = jnp.any(weight * jnp.sum(rest**2, axis=1) > tolerance * scale)
-    known, fresh, lower, opened, seen = lax.cond(is_new, open_new, nothing_new, known, rest)
+    known, fresh, lower, opened = lax.cond(is_new, open_new, nothing_new, known, rest)
+    seen = _seen(other, m, fresh, weight)
     where = side.opened[m] + jnp.cumsum(opened) - 1
     where = jnp.where(opened, where, n)  # out of bounds: dropped
     direction = side.direction.at[m, where].set(fresh, mode="drop")
     table = side.table.at[m, where].set(seen, mode="drop")
     coefficients = known.at[:, where].add(lower, mode="drop")
-    return side._replace(direction=direction, table=table, opened=side.opened.at[m].add(opened.sum())), coefficients
+    side = side._replace(direction=direction, table=table, opened=side.opened.at[m].add(opened.sum()))
+    return side, coefficients, jnp.where(opened[:, None], 0.0, seen)
 
 
 def _project(side: Side, m: Array, known: Array, rest: Array, weight: float) -> tuple[Array, Array]:
@@ -101,6 +112,7 @@ def _project(side: Side, m: Array, known: Array, rest: Array, weight: float) -> 
 def _seen(other: Side, m: Array, fresh: Array, weight: float) -> Array:
     """Rows of the table: averages of fresh directions with the noises that the other side has opened."""
     n = other.noise.shape[1]
+    fresh = folded(fresh, other.parity) if other.paired else fresh
 
     def one(start, table):
         return lax.dynamic_update_slice_in_dim(table, dot(fresh, _rows(other.noise, m, start), weight), start, axis=1)
@@ -129,7 +141,7 @@ def _over_blocks(side: Side, m: Array, body, carry):
 def orthonormal(vectors: Array, scale: Array, weight: float, tolerance: Array | float) -> tuple[Array, Array, Array]:
     """Gram–Schmidt in the given order, skipping vectors of which less than ``tolerance`` of ``scale`` is left.
 
-    Returns the directions (zero where skipped), the coefficients (vector, direction) and which were opened.
+    Returns the directions (what is left of vectors that are skipped), the coefficients (vector, direction) and which were opened.
     """
     n = len(vectors)
 
@@ -137,20 +149,22 @@ def orthonormal(vectors: Array, scale: Array, weight: float, tolerance: Array | 
         fresh, lower, opened = carry
         vector, coefficients = vectors[i], jnp.zeros(n, vectors.dtype)
         for _ in range(2):
-            overlap = weight * (fresh @ vector)
+            overlap = weight * opened * (fresh @ vector)
             vector, coefficients = vector - overlap @ fresh, coefficients + overlap
         variance = weight * (vector @ vector)
         new = variance > tolerance * jnp.maximum(scale[i], jnp.finfo(vectors.dtype).tiny)
         root = jnp.sqrt(jnp.where(new, variance, 1.0))
         coefficients = coefficients.at[i].set(jnp.where(new, root, 0.0))
-        return fresh.at[i].set(jnp.where(new, vector / root, 0.0)), lower.at[i].set(coefficients), opened.at[i].set(new)
+        return fresh.at[i].set(vector / root), lower.at[i].set(coefficients), opened.at[i].set(new)
 
     return lax.fori_loop(0, n, one, (jnp.zeros_like(vectors), jnp.zeros((n, n), vectors.dtype), jnp.zeros(n, bool)))
 
 
-def act(side: Side, other: Side, memory: Array, backward: bool, m: Array, coefficients: Array, scales: tuple) -> Array:
-    """Matrix m, or its transpose if ``backward``, on vectors given by ``coefficients``: noise, memory and response parts,
-    each with its scale.
+def act(
+    side: Side, other: Side, memory: Array, backward: bool, m: Array, coefficients: Array, rest: Array, scales: tuple
+) -> Array:
+    """Matrix m, or its transpose if ``backward``, on vectors given by ``coefficients`` and the averages of their ``rest``:
+    noise, memory and response parts, each with its scale.
     """
     noise, learned, response = scales
     n_other = other.direction.shape[1]
@@ -167,8 +181,9 @@ def act(side: Side, other: Side, memory: Array, backward: bool, m: Array, coeffi
         known = response * some @ _rows(side.table, m, start) + learned * some @ updates(start)
         return total + noise * some @ _rows(side.noise, m, start), along + known
 
-    zero = lambda n: jnp.zeros((len(coefficients), n), side.noise.dtype)  # noqa: E731
-    total, along = _over_blocks(side, m, drawn, (zero(side.noise.shape[2]), zero(n_other)))
+    zero = jnp.zeros((len(coefficients), side.noise.shape[2]), side.noise.dtype)
+    total, along = _over_blocks(side, m, drawn, (zero, response * rest))
+    total = mirrored(total, side.parity) if side.paired else total
     shown = lambda start, total: total + _columns(along, start) @ _rows(other.direction, m, start)  # noqa: E731
     return _over_blocks(other, m, shown, total)
 

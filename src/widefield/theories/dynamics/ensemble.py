@@ -9,9 +9,9 @@ from widefield.progress import bar
 from widefield.solution import Status
 from widefield.solvers import richardson
 from widefield.theories.dynamics import observables
-from widefield.theories.dynamics.answer import Answer, Estimate, over_batches
+from widefield.theories.dynamics.answer import Answer, Estimate, over_batches, widened
 from widefield.theories.dynamics.lazy import lazy
-from widefield.theories.dynamics.problem import Problem
+from widefield.theories.dynamics.problem import LEFT_OUT, Problem
 from widefield.theories.dynamics.run import DIVERGED, Run, TooFewPaths, run
 
 N_BATCHES = 8
@@ -74,8 +74,8 @@ def _to_tolerance(problem: Problem, options: Options, rtol: float) -> Answer:
 
     The bias falls as 1/paths, so that what is left of it is a third of the last change.
     """
-    problem = replace(problem, left_out=min(problem.left_out, rtol**2 / 10))
-    coarse = max((options.sampling.paths or FIRST_PATHS) // 4, 64)
+    problem = replace(problem, left_out=min(problem.left_out, rtol / (10 * LEFT_OUT)))
+    coarse = 2 * max((options.sampling.paths or FIRST_PATHS) // 8, 32)
     before = _sampled(problem, replace(options, ntk=False, at=(), wanted=()), coarse, False)
     while True:
         assert before.n_paths is not None
@@ -125,8 +125,11 @@ def one_batch(problem: Problem, options: Options, n_paths: int, batch: int) -> d
 def gather(problem: Problem, batches: list[dict[str, Any]], options: Options, n_paths: int | None) -> Answer:
     """Means over batches, and what the certificate says of them."""
     runs: list[Run] = [batch["run"] for batch in batches]
-    prediction = over_batches([one.prediction for one in runs])
+    unopened = 0.0 if n_paths is None else LEFT_OUT * problem.tolerances(n_paths)[0]
+    curve = lambda rows: widened(over_batches(rows), unopened, len(problem.rates))  # noqa: E731
+    prediction = curve([one.prediction for one in runs])
     averages, draws = observables.gathered([batch["seen"] for batch in batches])
+    averages = {name: widened(estimate, unopened) for name, estimate in averages.items()}
     stops = [one.diverged_at for one in runs if one.diverged_at is not None]
     lost = max(one.loss_of_orthogonality for one in runs)
     status = Status.diverged if stops else Status.success if lost <= ORTHONORMAL else Status.inaccurate
@@ -141,8 +144,8 @@ def gather(problem: Problem, batches: list[dict[str, Any]], options: Options, n_
     if not all(batch["seen"].get(observables.RESOLVED, True) for batch in batches):
         notes = (*notes, UNRESOLVED)
     return Answer(
-        prediction, over_batches([one.loss for one in runs]),
-        over_batches([one.ntk for one in runs if one.ntk is not None]) if options.ntk else None,
+        prediction, curve([one.loss for one in runs]),
+        curve([one.ntk for one in runs if one.ntk is not None]) if options.ntk else None,
         averages, draws, status, lost, relative_error(prediction, problem.readouts, least=problem.least_output), n_paths,
         notes, diagnostics,
     )  # fmt: skip

@@ -22,7 +22,7 @@ from jax import Array, lax
 
 from widefield.theories.dynamics import basis
 from widefield.theories.dynamics.basis import Matrices
-from widefield.theories.dynamics.paths import dot
+from widefield.theories.dynamics.paths import dot, mirrored
 
 Function = Callable[[Array], Array]
 
@@ -69,7 +69,6 @@ class State(NamedTuple):
     readout_noise: Array  # (output, S)
     readout_memory: Array
     readout_momentum: Array
-    first_features: Array  # orthonormal span of all features at step 0
     kept: Array
     prediction: Array  # (readout, sample, output), stepped by the NTK where A = B = 0
     step: Array
@@ -88,13 +87,12 @@ class Record(NamedTuple):
 
 
 def start(shape: Shape, physics: Physics, noises: tuple[Array, Array, Any], seed: int = 0) -> State:
-    """The state before step 0 from white noises: inputs (direction, S), readouts (output, S), two sides (matrix, n, S)."""
+    """The state before step 0 from white noises: inputs (direction, S), readouts (output, S), two sides as in `basis`."""
     inputs, readouts, white = noises
-    n_first = physics.inputs.shape[0] * physics.inputs.shape[1]
     zero = jnp.zeros_like
     return State(
-        basis.empty(white, shape.momentum), inputs, zero(inputs), zero(inputs), readouts, zero(readouts), zero(readouts),
-        jnp.zeros((n_first, inputs.shape[-1]), inputs.dtype), jnp.asarray(1.0, inputs.dtype),
+        basis.empty(white, inputs.shape[-1], shape.momentum), inputs, zero(inputs), zero(inputs),
+        readouts, zero(readouts), zero(readouts), jnp.asarray(1.0, inputs.dtype),
         jnp.zeros((len(shape.readouts), physics.inputs.shape[1], shape.n_outputs), inputs.dtype), jnp.zeros((), int),
         jax.random.key(seed),
     )  # fmt: skip
@@ -109,7 +107,6 @@ def step(shape: Shape, physics: Physics, state: State, rate: Array) -> tuple[Sta
     """Row t of all fields, and the state after update t."""
     weight = 1.0 if shape.exact else 1.0 / state.input_noise.shape[-1]
     state, hidden, feature, expansions = _forward(shape, physics, state, weight)
-    state = _remember_first(shape, state, feature, weight)
     prediction = _readout(shape, physics, state, feature, weight)
     read = prediction[jnp.asarray(shape.readouts)]
     delta = -shape.gradient(read[:, : shape.n_train], physics.labels)
@@ -140,11 +137,11 @@ def _forward(shape: Shape, physics: Physics, state: State, weight: float):
     def one(k, carry):
         forward, hidden, feature, expansions = carry
         m = jnp.asarray(shape.matrices)[k - 1]
-        forward, L = basis.expand(forward, matrices.backward, m, feature[k - 1], weight, physics.tolerance[0])
+        forward, L, rest = basis.expand(forward, matrices.backward, m, feature[k - 1], weight, physics.tolerance[0])
         w, q, scale = physics.weight_variance[k - 1], physics.shares[k - 1], scales[1 + m]
         response = scale / jnp.sqrt(q) if shape.responses else 0.0
         parts = (scale, gamma * jnp.sqrt(w), response)
-        acted = basis.act(forward, matrices.backward, matrices.memory, False, m, L, parts)
+        acted = basis.act(forward, matrices.backward, matrices.memory, False, m, L, rest, parts)
         h = physics.inputs[k] @ outer + jnp.sqrt(w) * acted
         return forward, hidden.at[k].set(h), feature.at[k].set(shape.activation(h)), expansions.at[k - 1].set(L)
 
@@ -152,25 +149,14 @@ def _forward(shape: Shape, physics: Physics, state: State, weight: float):
     return state._replace(matrices=matrices._replace(forward=forward)), hidden, feature, expansions
 
 
-def _remember_first(shape: Shape, state: State, feature: Array, weight: float) -> State:
-    """The readout's noise opens after the features of step 0: with those it has no correlation, whatever the sample."""
-
-    def span(_):
-        vectors = feature.reshape(-1, feature.shape[-1])
-        return basis.orthonormal(vectors, weight * jnp.sum(vectors**2, axis=1), weight, 1e-10)[0]
-
-    return state._replace(first_features=lax.cond(state.step == 0, span, lambda _: state.first_features, None))
-
-
 def _readout(shape: Shape, physics: Physics, state: State, feature: Array, weight: float) -> Array:
-    r""":math:`f = \sqrt v\langle v\varphi\rangle/\gamma_0`; the noise part through its own causal table."""
+    r""":math:`f = \sqrt v\langle v\varphi\rangle/\gamma_0`; the readout's noise has no average with features that have not moved."""
     if not shape.responses:
         every = jnp.zeros((*feature.shape[:2], shape.n_outputs), feature.dtype)
         return every.at[jnp.asarray(shape.readouts)].set(state.prediction)
     v = physics.readout_variance
     flat = feature.reshape(-1, feature.shape[-1])
-    rest = flat - dot(flat, state.first_features, weight) @ state.first_features
-    from_noise = state.kept * jnp.ravel(physics.scale)[-1] * dot(rest, state.readout_noise, weight) / physics.richness
+    from_noise = state.kept * jnp.ravel(physics.scale)[-1] * dot(flat, state.readout_noise, weight) / physics.richness
     total = jnp.sqrt(v) * from_noise + v * dot(flat, state.readout_memory, weight)
     return total.reshape(*feature.shape[:2], shape.n_outputs)
 
@@ -194,11 +180,11 @@ def _backward(shape: Shape, physics: Physics, state: State, hidden: Array, weigh
         k = highest - i
         m = jnp.asarray(shape.matrices)[k]
         vectors = gradient[first:, k + 1].reshape(-1, n_paths)
-        backward, L = basis.expand(backward, matrices.forward, m, vectors, weight, physics.tolerance[1])
+        backward, L, rest = basis.expand(backward, matrices.forward, m, vectors, weight, physics.tolerance[1])
         w, q, scale = physics.weight_variance[k], physics.shares[k], scales[1 + m]
         response = scale * q if shape.responses else 0.0
         parts = (scale * jnp.sqrt(q), gamma * jnp.sqrt(w) * q, response)
-        z = jnp.sqrt(w) * basis.act(backward, matrices.forward, matrices.memory, True, m, L, parts)
+        z = jnp.sqrt(w) * basis.act(backward, matrices.forward, matrices.memory, True, m, L, rest, parts)
         z = z.reshape(-1, n_samples, n_paths)
         gradient, pregradient = gradient.at[first:, k].set(slope[k] * z), pregradient.at[first:, k].set(z)
         return backward, gradient, pregradient, returned.at[k, first:].set(L.reshape(*z.shape[:2], -1))
@@ -265,14 +251,19 @@ def _shake(physics: Physics, state: State, rate: Array) -> State:
     matrices, keep = state.matrices, 1 - rate * physics.decay
     sizes = jnp.sqrt(2 * rate * physics.temperature) / initial_scales(physics, len(matrices.memory))
     key, *keys = jax.random.split(state.key, 5)
-    fresh = lambda key, noise, size: keep * noise + size * jax.random.normal(key, noise.shape, noise.dtype)  # noqa: E731
+    normal = jax.random.normal
+
+    def fresh(key: Array, noise: Array, size: Array, parity: float) -> Array:
+        n, n_paths = noise.shape
+        return keep * noise + size * mirrored(normal(key, (n, n_paths // 2), noise.dtype), parity)
 
     def shaken(key: Array, side: basis.Side) -> basis.Side:
-        return side._replace(noise=fresh(key, side.noise, sizes[1:-1, None, None]), table=keep * side.table)
+        noise = keep * side.noise + sizes[1:-1, None, None] * normal(key, side.noise.shape, side.noise.dtype)
+        return side._replace(noise=noise, table=keep * side.table)
 
     return state._replace(
-        key=key, kept=jnp.ones_like(state.kept), input_noise=fresh(keys[0], state.input_noise, sizes[0]),
-        readout_noise=fresh(keys[1], state.readout_noise, sizes[-1]),
+        key=key, kept=jnp.ones_like(state.kept), input_noise=fresh(keys[0], state.input_noise, sizes[0], 1.0),
+        readout_noise=fresh(keys[1], state.readout_noise, sizes[-1], -1.0),
         matrices=matrices._replace(forward=shaken(keys[2], matrices.forward), backward=shaken(keys[3], matrices.backward)),
     )  # fmt: skip
 

@@ -3,6 +3,11 @@ r"""What averages are taken over: sample paths of one site, or, in linear networ
 A site's variables are functions of white noises. Nonlinear ones are sampled on S paths, :math:`\langle ab\rangle = \frac1S
 \sum_ia_ib_i`. Linear ones stay linear in the noises: they are vectors of coefficients, one coordinate per noise, and
 :math:`\langle ab\rangle = \sum_ia_ib_i` is exact. The march is the same for both; the ``weight`` of an average is 1/S or 1.
+
+Paths come in pairs with the same noises of the forward pass and opposite ones of the backward pass, readout included. Where
+training has not moved h, gradients then have no correlation with forward noises, nor features with backward ones, in any
+sample, as in the theory. Unpaired, such averages are 1/√S, every layer adds its own, and they make gradients larger: the
+tangent kernel of 64 layers was wrong by a factor of four at 1024 paths. Of each pair one half of the noises is stored.
 """
 
 from collections.abc import Iterator
@@ -21,6 +26,17 @@ MOST_SOBOL = 2**15  # paths; with more, pseudo-random ones are as good and made 
 def dot(a: Array, b: Array, weight: float) -> Array:
     """Averages of all products of rows of ``a`` (…, S) and ``b`` (…, S)."""
     return weight * (a.reshape(-1, a.shape[-1]) @ b.reshape(-1, b.shape[-1]).T)
+
+
+def mirrored(half: Array, parity: float | Array) -> Array:
+    """Noises (…, S) of all paths from those of the first of each pair; ``parity`` is 1 forward and -1 backward."""
+    return jnp.concatenate([half, parity * half], axis=-1)
+
+
+def folded(full: Array, parity: float | Array) -> Array:
+    """What averages with mirrored noises see of ``full`` (…, S): its products with the first halves are the whole sum."""
+    first, second = jnp.split(full, 2, axis=-1)
+    return first + parity * second
 
 
 def sampled(n_noises: int, n_paths: int, seed: int, batch: int) -> Array:

@@ -21,13 +21,11 @@ OVERFLOW = "`network` overflows before the first update: lower its variances or 
 
 
 class TooFewPaths(ValueError):
-    """As many directions opened as there are paths: averages would be noise. ``step`` is None before the first one."""
+    """As many directions opened as paths can tell apart: averages would be noise. ``step`` is None before the first one."""
 
-    def __init__(self, n_directions: int, step: int | None = None):
+    def __init__(self, n_directions: int, least: int, step: int | None = None):
         self.step = step
-        super().__init__(
-            f"`paths` must be at least {4 * n_directions}: weights are known in {n_directions} directions."
-        )
+        super().__init__(f"`paths` must be at least {least}: weights are known in {n_directions} directions.")
 
 
 @dataclass(frozen=True)
@@ -115,25 +113,32 @@ def _begin(problem: Problem, shape: Shape, physics: Physics, n_paths: int, seed:
     n_inputs, n_matrices = physics.inputs.shape[-1], len(set(shape.matrices))
     n = _first_size(shape, physics, len(problem.rates))
     n_outer = n_inputs + shape.n_outputs
-    if not shape.exact and max(2 * n, 2 * n_outer) > n_paths:
-        raise TooFewPaths(max(n, n_outer))
+    least = max(_most_new(shape, physics), n_inputs, shape.n_outputs)
+    if not shape.exact and least > _most_noises(n_paths):
+        raise TooFewPaths(least, 4 * least)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(batch, 1)))
     room = n if shape.exact else _room(n, _most_new(shape, physics) * len(problem.rates), n_paths)
     if shape.exact:
         noise = jnp.eye(n_outer + 2 * n_matrices * n)
-        outer, inner = noise[:n_outer], noise[n_outer:].reshape(n_matrices, 2, n, len(noise))
-        white = inner[:, 0], inner[:, 1]
+        inner = noise[n_outer:].reshape(n_matrices, 2, n, len(noise))
+        inputs, readouts, white = noise[:n_inputs], noise[n_inputs:n_outer], (inner[:, 0], inner[:, 1])
     else:
-        blocks = paths.sampled_blocks([n_outer] + [n] * (2 * n_matrices), n_paths, seed, batch)
-        outer = paths.whitened(next(blocks))
-        white = _drawn(blocks, n_matrices, room, n_paths)
-    noises = outer[:n_inputs], outer[n_inputs:], white
-    return march.start(shape, physics, noises, int(rng.integers(2**31))), np.full((n_matrices, 2), n), rng
+        n = min(n, _most_noises(n_paths))
+        blocks = paths.sampled_blocks([n_inputs, shape.n_outputs] + [n] * (2 * n_matrices), n_paths // 2, seed, batch)
+        inputs, readouts = (paths.mirrored(paths.whitened(next(blocks)), parity) for parity in (1.0, -1.0))
+        white = _drawn(blocks, n_matrices, room, n_paths // 2)
+    start = march.start(shape, physics, (inputs, readouts, white), int(rng.integers(2**31)))
+    return start, np.full((n_matrices, 2), n), rng
 
 
-def _drawn(blocks: Iterator[Array], n_matrices: int, n_rows: int, n_paths: int) -> tuple[Array, Array]:
-    """White noises (matrix, n_rows, path) of both sides from the blocks of the first matrix, of the second, …"""
-    white = [jnp.zeros((n_matrices, n_rows, n_paths)) for _ in range(2)]
+def _most_noises(n_paths: int) -> int:
+    """White noises that pairs of paths can tell apart, with some to spare."""
+    return 3 * n_paths // 8
+
+
+def _drawn(blocks: Iterator[Array], n_matrices: int, n_rows: int, n_pairs: int) -> tuple[Array, Array]:
+    """White noises (matrix, n_rows, pair) of both sides from the blocks of the first matrix, of the second, …"""
+    white = [jnp.zeros((n_matrices, n_rows, n_pairs)) for _ in range(2)]
     for i, block in enumerate(blocks):
         white[i % 2] = paths.added(white[i % 2], block, i // 2, 0, 1.0)
     return white[0], white[1]
@@ -175,8 +180,10 @@ def _make_room(
         return state, drawn
     more = drawn * np.where(short | shape.exact, 2, 1)
     _, n_rows, n_paths = state.matrices.forward.direction.shape
-    if not shape.exact and 2 * more.max() > n_paths:
-        raise TooFewPaths(int(more.max()), int(state.step))
+    if not shape.exact:
+        more = np.minimum(more, _most_noises(n_paths))
+        if (_opened(state) + most > more).any():
+            raise TooFewPaths(int(_opened(state).max()), 2 * n_paths, int(state.step))
     if more.max() > n_rows:
         state = _double(shape, state)
     return state if shape.exact else _draw(state, drawn, more, rng, sizes), more
@@ -211,12 +218,13 @@ def _double(shape: Shape, state: State) -> State:
     square = lambda array: jnp.pad(array, [(0, 0), (0, n * bool(array.shape[1])), (0, n)])  # noqa: E731
 
     def grown(side: Side, index: int) -> Side:
-        fresh = jnp.zeros((n_matrices, n, n_paths + more))
+        fresh = jnp.zeros((n_matrices, n, side.noise.shape[2] + more))
         if shape.exact:
             m, i = np.ogrid[:n_matrices, :n]
             fresh = fresh.at[m, i, n_paths + (2 * m + index) * n + i].set(1.0)
         noise = jnp.concatenate([wide(side.noise), fresh], axis=1)
-        return Side(jnp.pad(wide(side.direction), [(0, 0), (0, n), (0, 0)]), noise, square(side.table), side.opened)
+        direction = jnp.pad(wide(side.direction), [(0, 0), (0, n), (0, 0)])
+        return side._replace(direction=direction, noise=noise, table=square(side.table))
 
     old = state.matrices
     matrices = basis.Matrices(grown(old.forward, 0), grown(old.backward, 1), square(old.memory), square(old.momentum))
@@ -227,7 +235,6 @@ def _double(shape: Shape, state: State) -> State:
         "readout_noise",
         "readout_memory",
         "readout_momentum",
-        "first_features",
     )
     return state._replace(matrices=matrices, **{name: wide(getattr(state, name)) for name in outer})
 

@@ -88,8 +88,8 @@ def dynamics(
     )  # fmt: skip
     _check_method(asked, method, flow)
     rtol = None if rtol is None else checks.tolerance("rtol", rtol, 1e-6)
-    n_paths = ensemble.FIRST_PATHS if paths is None else checks.integer("paths", paths, 64)
-    planned = fields.plan(asked, method, flow, at, quantities, n_paths)
+    paths = None if paths is None else 2 * -(-checks.integer("paths", paths, 64) // 2)  # they come in pairs
+    planned = fields.plan(asked, method, flow, at, quantities, paths or ensemble.FIRST_PATHS)
     sampling = ensemble.Sampling(paths, rtol, checks.integer("seed", seed, 0), progress)
     try:
         answer = _solve(asked, planned, method, flow, sampling)
