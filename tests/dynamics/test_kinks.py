@@ -1,11 +1,15 @@
 """Responses of activations with kinks and under Langevin noise: integrals over the first step, outputs, networks."""
 
+import re
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import widefield as wf
+from tests import contracts
 from tests.dynamics import single_site, test_oracles, test_statistics
 from tests.dynamics.test_responses import (
     BOTH,
@@ -83,7 +87,7 @@ def test_first_step_is_an_integral(name, slopes, rate, y):
 
 def test_kicks_are_slopes_where_there_is_no_kink():
     """tanh with a break that it does not have: the same paths, kicked."""
-    smooth, kicked = (ask(wf.DNN(2, wf.Activation(jnp.tanh, b)), paths=256) for b in ((), (0.0,)))
+    smooth, kicked = (ask(wf.DNN(2, wf.Activation(jnp.tanh, b)), paths=2048) for b in ((), (0.0,)))
     for name in BOTH:
         gap = np.abs(smooth.data[name] - kicked.data[name]).max()
         assert gap < 0.01 * np.abs(smooth.data[name]).max()
@@ -98,10 +102,19 @@ def test_outputs_of_relu_are_made_of_responses():
     assert np.abs(made).max() > 20 * gap.max()
 
 
-def test_kicks_that_are_too_large_are_noted():
-    few, many = (ask(wf.DNN(2, "relu"), paths=paths, steps=2) for paths in (128, 8192))
-    assert any("kicks at the kinks" in note for note in few.certificate.notes)
-    assert many.certificate.notes == ()
+def test_kicks_that_are_too_large_are_a_status():
+    call = partial(ask, wf.DNN(2, "relu"), steps=2)
+    partly = contracts.assert_fails_loudly(lambda throw: call(paths=128, throw=throw), wf.Status.inaccurate)
+    needed = int(re.search(r"kicks at the kinks resolve; raise `paths` to (\d+)", partly.certificate.notes[0])[1])
+    assert 128 < needed == round(partly.certificate.diagnostics["paths needed"])
+    assert call(paths=2 * needed).status is wf.Status.success
+
+
+def test_paths_are_raised_until_kicks_resolve_the_steps():
+    network = wf.DNN(2, "relu")
+    assert ask(network, steps=5, paths=1024, throw=False).status is wf.Status.inaccurate
+    found = ask(network, steps=5, paths=None)
+    assert found.status is wf.Status.success and found.certificate.options["paths"] > 1024
 
 
 def test_shaken_relu_networks_respond():

@@ -16,12 +16,11 @@ from widefield.theories.dynamics.run import DIVERGED, Run, TooFewPaths, run
 
 N_BATCHES = 8
 FIRST_PATHS, MOST_PATHS = 1024, 2**17
+MOST_KICKED = 2**14  # paths that are taken unasked to resolve kinks
 NOTED = 0.05  # relative error of the outputs above which the certificate has a note
 ORTHONORMAL = 1e-6  # directions further from an orthonormal set than this make the result inaccurate
 FLOW_NOTE = f"the error of the outputs is above {NOTED:.0%} of their size: lower the rate or give `rtol`"
-UNRESOLVED = (
-    "in some steps neurons move less than kicks at the kinks resolve, responses are smoothed there: raise `paths`"
-)
+UNRESOLVED = "responses are smoothed: in some steps neurons move less than kicks at the kinks resolve; "
 FLOW_LEVELS, MOST_LEVELS = 3, 8  # halvings of the rate on the way to gradient flow: usual, and at most
 
 
@@ -51,7 +50,11 @@ def full(problem: Problem, options: Options) -> Answer:
         return gather(problem, [one_batch(problem, options, 0, 1)], options, None)
     if options.sampling.rtol is not None:
         return _to_tolerance(problem, options, options.sampling.rtol)
-    found = _sampled(problem, options, options.sampling.paths or FIRST_PATHS, options.sampling.paths is not None)
+    fixed = options.sampling.paths is not None
+    found = _sampled(problem, options, options.sampling.paths or FIRST_PATHS, fixed)
+    needed = found.diagnostics.get(observables.NEEDED, 0.0)
+    if not fixed and (found.n_paths or 0) < 1.1 * needed <= MOST_KICKED:
+        found = _sampled(problem, options, 2 ** int(np.ceil(np.log2(1.1 * needed))), fixed)
     if found.error <= NOTED:
         return found
     note = f"standard errors of the outputs reach {found.error:.0%} of their size: raise `paths` or give `rtol`"
@@ -80,11 +83,12 @@ def _to_tolerance(problem: Problem, options: Options, rtol: float) -> Answer:
     while True:
         assert before.n_paths is not None
         found = _sampled(problem, options, 4 * before.n_paths, False)
-        if found.status is not Status.success:
+        unresolved = observables.NEEDED in found.diagnostics
+        if found.status is not Status.success and not unresolved:
             return found
         bias = np.abs(found.prediction.value - before.prediction.value) / 3
         found = replace(found, error=relative_error(found.prediction, problem.readouts, bias, problem.least_output))
-        if found.error <= rtol:
+        if found.error <= rtol and not unresolved or unresolved and 16 * before.n_paths > MOST_PATHS:
             return found
         if 16 * before.n_paths > MOST_PATHS:
             note = f"outputs are good to {found.error:.1e}, not to rtol={rtol:g}, with the most paths there are: raise `rtol`"
@@ -141,8 +145,12 @@ def gather(problem: Problem, batches: list[dict[str, Any]], options: Options, n_
     if stops:
         diagnostics["diverged_at_step"] = min(stops)
         notes = (f"the loss diverges at step {min(stops)}; later entries are infinite",)
-    if not all(batch["seen"].get(observables.RESOLVED, True) for batch in batches):
-        notes = (*notes, UNRESOLVED)
+    needed = max(float(batch["seen"].get(observables.NEEDED, 0.0)) for batch in batches)
+    if n_paths is not None and needed > n_paths:
+        raised = f"raise `paths` to {needed:.0f} or " if np.isfinite(needed) else ""
+        notes = (*notes, f"{UNRESOLVED}{raised}ask for other steps with `at`")
+        diagnostics[observables.NEEDED] = needed
+        status = Status.inaccurate if status is Status.success else status
     return Answer(
         prediction, curve([one.loss for one in runs]),
         curve([one.ntk for one in runs if one.ntk is not None]) if options.ntk else None,

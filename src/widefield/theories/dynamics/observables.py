@@ -14,7 +14,7 @@ AVERAGED = ("feature_kernel", "gradient_kernel", *responses.NAMES, "alignment", 
 DRAWN = ("preactivation", "pregradient")
 N_DRAWN = 1024  # samples that are drawn where linear networks have coordinates
 CHANGE = "change of "  # before the name of an extrapolated quantity
-RESOLVED = "resolved"  # whether what is extrapolated from is fine enough
+NEEDED = "paths needed"  # for what is extrapolated from to be fine enough
 Kept = dict[str, np.ndarray]
 
 
@@ -46,12 +46,12 @@ def observe(
 
 
 def _responses(problem: Problem, run: Run, at: tuple[int, ...], wanted: Sequence[str], progress: bool | None) -> Kept:
-    both = responses.responses(problem, run, is_simple(problem), progress)
+    both = responses.responses(problem, run, at, is_simple(problem), progress)
     pick = lambda v: v[:, :, :, list(at)][:, :, :, :, list(at)]  # noqa: E731
     found = {name: pick(v) for name, v in zip(responses.NAMES, both.values, strict=True) if name in wanted}
     if both.changes is not None:
         found |= {CHANGE + n: pick(v) for n, v in zip(responses.NAMES, both.changes, strict=True) if n in wanted}
-        found[RESOLVED] = np.asarray(both.resolved)
+        found[NEEDED] = np.asarray(both.needed)
     return found
 
 

@@ -84,16 +84,17 @@ class Weights:
 class Found:
     """A and B (channel, state, state_, step, step_, sample, sample_) of one batch; for layers state_ has length 1.
 
-    ``changes``: what half the size of the kicks changed, for activations with kinks. ``resolved``: whether they are small enough.
+    ``changes``: what half the size of the kicks changed, for activations with kinks. ``needed``: paths that make
+    them small enough at the chosen rows.
     """
 
     values: tuple[np.ndarray, np.ndarray]
     changes: tuple[np.ndarray, np.ndarray] | None = None
-    resolved: bool = True
+    needed: float = 0.0
 
 
-def responses(problem: Problem, run: Run, simple: bool, progress: bool | None) -> Found:
-    """Both, from the paths of one batch at all rows."""
+def responses(problem: Problem, run: Run, rows: tuple[int, ...], simple: bool, progress: bool | None) -> Found:
+    """Both, from the paths of one batch at all rows, of which ``rows`` are asked for."""
     n = problem.task.n_samples
     if problem.exact:
         T, depth, channels = len(problem.rates), problem.network.depth, len(problem.readouts) * problem.shape.n_outputs
@@ -108,7 +109,7 @@ def responses(problem: Problem, run: Run, simple: bool, progress: bool | None) -
         for factor in (1, 2)
     )
     A, B = (a - b for a, b in zip(fine, coarse, strict=True))
-    return Found((fine[0] + A, fine[1] + B), (A, B), sources.resolved(h))
+    return Found((fine[0] + A, fine[1] + B), (A, B), sources.paths_needed(h, rows))
 
 
 def _followed(

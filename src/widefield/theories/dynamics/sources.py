@@ -80,9 +80,11 @@ def kicks(activation: Function, h: np.ndarray, z: np.ndarray, share: float) -> K
     return Kicks(activation, h, z, np.where(sizes > 0, sizes, 1.0), signs)
 
 
-def resolved(h: np.ndarray) -> bool:
-    """Whether kicks are as small as what h moves asks for."""
-    return bool(np.all(KICK * _moved(h) >= _smallest(h)))
+def paths_needed(h: np.ndarray, rows: tuple[int, ...]) -> float:
+    """How many paths make kicks at these rows as small as what h moves there asks for."""
+    with np.errstate(divide="ignore"):
+        needed = h.shape[-1] * _smallest(h) / (KICK * _moved(h))
+    return float(needed[list(rows)].max())
 
 
 def _moved(h: np.ndarray) -> np.ndarray:
