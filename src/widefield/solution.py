@@ -31,7 +31,9 @@ class Status(enum.Enum):
 
     success = "the result meets its tolerance"
     not_converged = "the iteration stopped before its tolerance: raise max_steps or rtol, or start closer"
-    inaccurate = "the re-evaluated residual exceeds the tolerance, or a note names what is not resolved: raise rtol or follow it"
+    inaccurate = (
+        "the re-evaluated residual exceeds the tolerance, or a note names what is not resolved: raise rtol or follow it"
+    )
     nonfinite = "a value overflowed or is not a number: lower the variances, the depth or the rate"
     not_psd = "a covariance is not positive definite: add noise, or remove duplicate inputs"
     saddle = "the stationary point is not a minimum: ask for another branch"

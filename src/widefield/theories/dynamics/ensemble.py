@@ -88,9 +88,10 @@ def _to_tolerance(problem: Problem, options: Options, rtol: float) -> Answer:
             return found
         bias = np.abs(found.prediction.value - before.prediction.value) / 3
         found = replace(found, error=relative_error(found.prediction, problem.readouts, bias, problem.least_output))
-        if found.error <= rtol and not unresolved or unresolved and 16 * before.n_paths > MOST_PATHS:
+        last = 16 * before.n_paths > MOST_PATHS
+        if last if unresolved else found.error <= rtol:
             return found
-        if 16 * before.n_paths > MOST_PATHS:
+        if last:
             note = f"outputs are good to {found.error:.1e}, not to rtol={rtol:g}, with the most paths there are: raise `rtol`"
             return replace(found, status=Status.not_converged, notes=(*found.notes, note))
         before = found

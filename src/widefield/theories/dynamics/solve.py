@@ -66,11 +66,11 @@ def dynamics(
     ``alignment`` (layer, step) and ``ntk_alignment`` (step), cosines with the kernel of the labels; ``preactivation`` and
     ``pregradient`` (layer, path, sample), h and z at the end or at ``at``; ``state_prediction`` (step, state, sample, output),
     outputs of every state. On request ``forward_response`` and ``backward_response``, A and B with η inside, with the dims of
-    ``feature_kernel``; where activations have kinks these need many ``paths``.
+    ``feature_kernel``; where activations have kinks these may take more paths, or are ``inaccurate`` with too few.
 
     Method: one causal pass in low-rank form; exact coordinates for linear networks, otherwise 8 batches of ``paths``
-    Sobol paths each, raised until predictions are good to ``rtol`` where that is given. Cost depth·paths·P·steps·(number
-    of directions).
+    Sobol paths each, in pairs of opposite backward noises, raised until predictions are good to ``rtol`` where that is
+    given. Cost depth·paths·P·steps·(number of directions).
     Error: ``<field>_stderr`` over batches, plus a bias of order 1/paths. The certificate's ``error`` is the largest one of an
     output of a readout, relative to their root mean square at the step where it is largest: the standard error, with
     ``rtol`` also the bias, which a quarter of the paths shows, and with ``flow`` the last change of the extrapolation; if
