@@ -67,7 +67,7 @@ def laid_out(field):
 def with_paths(network, task, physics, paths):
     """The march with all of its paths, h (step, state, sample, path) and z (step, channel, state, sample, path)."""
     solution = wf.dynamics(
-        network, task, **physics, paths=paths, at=range(physics["steps"] + 1), progress=False,
+        network, task, **physics, paths=paths, at=range(physics["steps"] + 1), progress=False, throw=False,
         quantities=(*BOTH, "preactivation", "pregradient"),
     )  # fmt: skip
     h, z = (laid_out(solution.data[name]) for name in ("preactivation", "pregradient"))

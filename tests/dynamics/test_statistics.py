@@ -28,6 +28,7 @@ CASES = {
     "tanh 1": case(wf.DNN(1, "tanh"), FIRST, 2.0, 0.15, 10),
     "tanh 2": case(wf.DNN(2, "tanh"), FIRST, 2.0, 0.15, 10),
     "tanh 3": case(wf.DNN(3, "tanh", weight_variance=1.5), FIRST, 2.0, 0.1, 12),
+    "tanh 16": case(wf.DNN(16, "tanh"), FIRST, 1.0, 0.1, 8),
     "relu 1": case(wf.DNN(1, "relu"), FIRST, 2.0, 0.1, 10),
     "relu 2": case(wf.DNN(2, "relu", weight_variance=1.5), FIRST, 2.0, 0.08, 12),
     "relu 3": case(wf.DNN(3, "relu", weight_variance=2.0), FIRST, 1.0, 0.05, 12),
