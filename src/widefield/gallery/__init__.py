@@ -223,7 +223,7 @@ ENTRIES: dict[str, Entry] = {
             title="Weight decay ends at a kernel that depends on the richness",
             source=f"{_BORDELON22}, Fig. 3",
             module="bordelon22_3",
-            full_time="20 min",
+            full_time="2 min",
         ),
         Entry(
             name="bordelon22-4",
@@ -244,7 +244,7 @@ ENTRIES: dict[str, Entry] = {
             title="Two layers of relu: densities and kernels",
             source=f"{_BORDELON22}, Fig. 6",
             module="bordelon22_6",
-            full_time="20 min",
+            full_time="2 min",
         ),
         Entry(
             name="bordelon22-7",
