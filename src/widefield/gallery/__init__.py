@@ -251,7 +251,7 @@ ENTRIES: dict[str, Entry] = {
             title="Three tanh layers on synthetic data, lazy and rich",
             source=f"{_BORDELON22}, Fig. 7",
             module="bordelon22_7",
-            full_time="1 h",
+            full_time="5 min",
         ),
         Entry(
             name="bordelon22-8",
@@ -265,7 +265,7 @@ ENTRIES: dict[str, Entry] = {
             title="Independent gradients miss most of feature learning",
             source=f"{_BORDELON22}, Fig. 9",
             module="bordelon22_9",
-            full_time="1 h",
+            full_time="15 min",
         ),
         Entry(
             name="bordelon22-depth",

@@ -106,7 +106,8 @@ def _features(ax: "Axes", own: "xr.Dataset", p: Parameters) -> None:
             )
         points(ax, own["at"], own.label_feature_sampled.sel(layer=layer), color=color)
     ax.set(xlabel="step $t$", ylabel=r"$y^T\Phi^\ell y/P^2$", title=f"features, $L={p.depths[-1]}$")
-    ax.legend(fontsize=7)
+    ax.set(ylim=(0, 1.3 * ax.get_ylim()[1]))
+    ax.legend(fontsize=7, ncols=3, loc="upper right")
 
 
 def _kernels(ax: "Axes", own: "xr.Dataset", p: Parameters) -> None:
