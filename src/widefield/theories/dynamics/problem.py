@@ -17,10 +17,10 @@ from widefield.theories.dynamics.march import Physics, Shape
 
 Rate = float | np.ndarray | Callable[[int], float]
 # Variance, relative to a vector's own, below which no new direction opens. Leaving out a share ε of features and ten times
-# that of gradients moves linear networks of 2 … 16 layers by 10 … 500 ε (`LEFT_OUT`); it shrinks as the sampling error does,
+# that of gradients moves linear networks of 2 … 16 layers by 10 … 550 ε (`LEFT_OUT`); it shrinks as the sampling error does,
 # and with the square of the richness, by which training moves features.
 SAMPLED, PER_ROOT, BACKWARD, LINEAR = 1e-6, 3.2e-5, 10.0, 1e-20
-LEFT_OUT = 300.0  # times ε: error of a field, relative to its largest entry, from directions that were not opened
+LEFT_OUT = 600.0  # times ε: error of a field, relative to its largest entry, from directions that were not opened
 
 
 @dataclass(frozen=True)
