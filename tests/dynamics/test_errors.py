@@ -108,9 +108,9 @@ def test_standard_errors_are_those_of_other_seeds(depth):
 
 def test_deep_networks_start_at_the_tangent_kernel_of_the_prior():
     """Errors of layers that no average has in the theory would add up: unpaired paths were off by factors at this depth."""
-    network, task = wf.DNN(48, "tanh"), wf.Task(TASK.x, TASK.y)
-    found = wf.dynamics(network, task, richness=1.3, rate=0.1, steps=1, quantities="ntk", progress=False)
-    exact, error = wf.prior(network, task, quantities="ntk").ntk.values, found.ntk_stderr.values[0]
+    network = wf.DNN(48, "tanh")
+    found = wf.dynamics(network, TASK, richness=1.3, rate=0.1, steps=1, quantities="ntk", progress=False)
+    exact, error = wf.prior(network, TASK, quantities="ntk").ntk.values, found.ntk_stderr.values[0]
     assert np.all(np.abs(found.ntk.values[0] - exact) < 5 * error) and error.max() < 0.02 * exact.max()
 
 

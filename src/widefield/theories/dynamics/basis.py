@@ -110,7 +110,7 @@ def _project(side: Side, m: Array, known: Array, rest: Array, weight: float) -> 
 
 
 def _seen(other: Side, m: Array, fresh: Array, weight: float) -> Array:
-    """Rows of the table: averages of fresh directions with the noises that the other side has opened."""
+    """Averages of fresh directions, rows of the table, and of small rests with the noises that the other side has opened."""
     n = other.noise.shape[1]
     fresh = folded(fresh, other.parity) if other.paired else fresh
 
