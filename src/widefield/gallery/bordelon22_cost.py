@@ -31,7 +31,7 @@ POWERS = {
     ("full", "steps"): ((1, 0), (3, 2)),
 }
 LABELS = {"samples": "samples $P$", "steps": "steps $T$", "width": "width $N$"}
-ARRAYS = 4  # kept for every direction and path: direction, noise, memory, momentum
+ARRAYS = 1.5  # kept for every direction and path: the direction, and half a noise, since paths come in pairs
 
 
 @dataclass(frozen=True)
@@ -115,4 +115,6 @@ def draw(data: "xr.Dataset") -> Figure:
                 letter(ax, "abcdef"[3 * row + column])
                 lines(ax, data, POWERS, cases, kind)
                 ax.set(xlabel=label, ylabel=title)
+                ax.get_legend().remove()
+        axes[0, 2].legend(*axes[0, 0].get_legend_handles_labels(), fontsize=7, loc="upper left")
     return figure
