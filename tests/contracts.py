@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from widefield import boundary
+from widefield.answer import boundary
 
 
 def assert_same(first, second, *, rtol=1e-12):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from widefield import boundary
-from widefield.boundary import choose_quantities, describe_bytes, require_dtype, working_dtype
+from widefield.answer import boundary
+from widefield.answer.boundary import choose_quantities, describe_bytes, require_dtype, working_dtype
 
 SIZES = {"output": 10, "ntk": 20, "hidden": 1000, "feature": 30}
 

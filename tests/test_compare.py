@@ -9,9 +9,10 @@ import xarray as xr
 from scipy.integrate import quad
 
 import widefield as wf
+from widefield.answer.certificate import Certificate
+from widefield.answer.solution import make_solution
 from widefield.compare import Comparison, equal_states, judge
 from widefield.measures import agrees, student_limit
-from widefield.solution import Certificate, make_solution
 
 
 def solution(fields, theory="fake"):

@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 
 import widefield as wf
+from widefield.answer.certificate import Certificate
+from widefield.answer.solution import make_solution
 from widefield.plot import PICTURES, style
-from widefield.solution import Certificate, make_solution
 
 PAIRS = ("state", "state_", "sample", "sample_")
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import widefield as wf
+from widefield.answer.certificate import Certificate
+from widefield.answer.solution import make_solution
 from widefield.plot import dynamics as drawn
-from widefield.solution import Certificate, make_solution
 
 T, P, L = 6, 2, 3
 RNG = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import widefield as wf
-from widefield.solution import _network_dict, _network_from
+from widefield.answer.files import _network_dict, _network_from
 
 X = np.arange(12.0).reshape(4, 3) / 10
 Y = np.ones(4)

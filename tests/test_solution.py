@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 import widefield as wf
-from widefield.solution import make_solution
+from widefield.answer.solution import make_solution
 
 X = np.random.default_rng(0).normal(size=(3, 4))
 TASK = wf.Task(X, np.arange(6).reshape(3, 2), x_test=X[:2].astype("float32"), y_test=np.ones((2, 2)))
@@ -102,8 +102,8 @@ def test_tasks_come_back(tmp_path, task):
         wf.RNN(1),
         wf.RNN(4, "tanh", readout_variance=None, bias_variance=0.1, readout_bias_variance=0.7),
         wf.DNN(3, "quadratic", weight_variance=(0.1, 1e-300), inputs="untied", input_variance=(1, 2, 3)),
-        wf.DNN(2, wf.activation.monomial(3), widths=(1, 0.5)),
-        wf.DNN(2, wf.activation.leaky_relu(0.3)),
+        wf.DNN(2, activation.monomial(3), widths=(1, 0.5)),
+        wf.DNN(2, activation.leaky_relu(0.3)),
         pytest.param(
             wf.DNN(2, "leaky_relu"),
         ),

@@ -2,13 +2,18 @@
 
 from importlib.metadata import version as _version
 
-from widefield import simulate, tasks
-from widefield.activation import Activation
+from widefield import simulate
+from widefield.answer.certificate import Certificate, Check, SolveError, Status
+from widefield.answer.files import load
+from widefield.answer.solution import Solution
 from widefield.compare import compare
 from widefield.measures import alignment, cka, mmd2, relative_error, zscore
-from widefield.network import DNN, RNN, Network, ResNet
-from widefield.solution import Certificate, Solution, SolveError, Status, load
-from widefield.task import Task
+from widefield.question import tasks
+from widefield.question.activation import Activation
+from widefield.question.network import DNN, RNN, Network, ResNet
+from widefield.question.task import Task
+from widefield.question.teacher import Teacher
+from widefield.question.training import Training
 from widefield.theories.dynamics import (
     dynamics,
     equilibrium_network,
@@ -36,7 +41,7 @@ from widefield.theories.posterior import (
     tricritical,
 )  # fmt: skip
 from widefield.theories.prior import depth_limit, prior
-from widefield.theories.proportional import loss_exponent, optimal_rate, proportional, rate_sweep, transfer
+from widefield.theories.proportional import loss_exponent, optimal_rate, proportional, rate_sweep, rate_transfer
 
 __version__ = _version("widefield")
 
@@ -45,12 +50,15 @@ __all__ = [
     "RNN",
     "Activation",
     "Certificate",
+    "Check",
     "Network",
     "ResNet",
     "Solution",
     "SolveError",
     "Status",
     "Task",
+    "Teacher",
+    "Training",
     "Transition",
     "alignment",
     "bayes_parameters",
@@ -77,13 +85,13 @@ __all__ = [
     "proportional",
     "proportional_parameters",
     "rate_sweep",
+    "rate_transfer",
     "regression",
     "regularised_prediction",
     "relative_error",
     "simulate",
     "spectrum",
     "tasks",
-    "transfer",
     "transition",
     "tricritical",
     "zscore",

@@ -77,7 +77,7 @@ def run(
 
 def _run_one(entry, full: bool, out: Path) -> bool:
     """Run an entry and print its table; what can go wrong in a run is told in one line."""
-    from widefield.solution import SolveError
+    from widefield.answer.certificate import SolveError
 
     try:
         with _progress(entry.name) as report:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from widefield import checks
+from widefield.answer.solution import Solution
 from widefield.measures import (
     REPLICATE,
     check_labels,
@@ -17,7 +17,7 @@ from widefield.measures import (
     standard_error,
     student_limit,
 )
-from widefield.solution import Solution
+from widefield.question import checks
 
 if TYPE_CHECKING:
     import xarray as xr

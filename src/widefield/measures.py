@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from widefield import checks
+from widefield.question import checks
 
 ROUNDING = 1024 * np.finfo(float).eps  # relative: a solve of some steps amplifies those of its sums
 REPLICATE = "replicate"

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from widefield.activation import leaky_relu, monomial
 from widefield.gaussian import expectation
+from widefield.question.activation import leaky_relu, monomial
 
 from . import oracle
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import widefield as wf
-from widefield.activation import as_activation
 from widefield.gaussian import expectation, kernel_for
+from widefield.question.activation import as_activation
 
 from .test_properties import RAMP, SHIFTED, name_of, nodes
 

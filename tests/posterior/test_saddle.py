@@ -11,7 +11,7 @@ import scipy.optimize
 import scipy.special
 
 import widefield as wf
-from widefield.solution import Status
+from widefield.answer.certificate import Status
 from widefield.theories.posterior import linearised, moments, saddle
 from widefield.theories.posterior.nonlinear import solve_saddle
 from widefield.theories.posterior.problem import drive_between, predict, problem_of

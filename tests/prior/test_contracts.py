@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
 import widefield as wf
-from widefield import boundary
+from widefield.answer import boundary
 from widefield.gaussian import expectation, kernel_for
 from widefield.theories.prior import core, solve
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from widefield.activation import NAMED, leaky_relu, monomial
+from widefield.question.activation import NAMED, leaky_relu, monomial
 from widefield.simulate import activate
 
 SMALL = np.geomspace(1e-100, 1, 500)

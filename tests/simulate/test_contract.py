@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from widefield import boundary
+from widefield.answer import boundary
 from widefield.simulate import cost
 
 X = np.random.default_rng(0).standard_normal((3, 5))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from widefield import boundary
+from widefield.answer import boundary
 
 RNG = np.random.default_rng(1)
 X, Y = RNG.standard_normal((3, 4)), np.array([1.0, -1.0, 1.0])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from widefield import boundary
+from widefield.answer import boundary
 from widefield.simulate.evidence import Form
 from widefield.simulate.observe import is_mirror_symmetric, observe
 from widefield.simulate.starts import kernel_of, kernel_weights, prior_weights

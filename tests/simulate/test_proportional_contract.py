@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from widefield import boundary
+from widefield.answer import boundary
 
 NET = wf.DNN(2, "linear")
 RUN = {"dimension": 10, "width_ratio": 1.2, "richness": 1.0, "rate": 0.05, "steps": 3, "replicates": 3, "seed": 4}

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import widefield as wf
+from widefield.answer.solution import Solution
 from widefield.compare import Pair, Row, judge_all
 from widefield.gallery.record import judged
-from widefield.network import Network
 from widefield.plot.style import KERNEL_MAP, N_ANNOTATED, SERIES
-from widefield.solution import Solution
+from widefield.question.network import Network
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -9,8 +9,8 @@ import numpy as np
 import widefield as wf
 from widefield.gallery import bauer
 from widefield.gallery.bauer import KINDS
-from widefield.network import Network
 from widefield.plot.style import COLORS, MARKERS, stderr
+from widefield.question.network import Network
 
 if TYPE_CHECKING:
     import xarray as xr

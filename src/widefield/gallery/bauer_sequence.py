@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import widefield as wf
+from widefield.answer.solution import Solution
 from widefield.compare import Pair
 from widefield.gallery import bauer
 from widefield.gallery.bauer import KINDS
 from widefield.gallery.bauer_efficiency import Teacher, draw_errors, sweep
 from widefield.gallery.record import Made, Report
 from widefield.plot.style import COLORS, Figure, house_style, letter, panels, stderr
-from widefield.solution import Solution
 
 if TYPE_CHECKING:
     import xarray as xr

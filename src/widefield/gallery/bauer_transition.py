@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import widefield as wf
+from widefield.answer.solution import Solution
 from widefield.compare import Pair, equal_states
 from widefield.gallery import bauer
 from widefield.gallery.bauer import KINDS
 from widefield.gallery.record import Made, Report
 from widefield.plot.style import COLORS, SERIES, Figure, house_style, letter, panels, stderr
-from widefield.solution import Solution
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import widefield as wf
+from widefield.answer.solution import Solution
 from widefield.compare import Pair, judge_all
 from widefield.gallery.record import Report
-from widefield.network import Network
 from widefield.plot.style import SERIES, stderr
-from widefield.solution import Solution
-from widefield.task import Task
+from widefield.question.network import Network
+from widefield.question.task import Task
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -16,7 +16,7 @@ from widefield.gallery import bordelon22
 from widefield.gallery.bordelon22 import LIGHT, Networks, Run, points
 from widefield.gallery.record import Made, Report, judged
 from widefield.plot.style import COLORS, SERIES, Figure, house_style, letter, panels
-from widefield.task import Task
+from widefield.question.task import Task
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import widefield as wf
+from widefield.answer.solution import Solution
 from widefield.gallery.bordelon22 import counter, two_classes
 from widefield.gallery.costs import HEADER, block, cells, lines, row_of, seconds
 from widefield.gallery.record import Made, Report
 from widefield.plot.style import Figure, house_style, letter, panels
-from widefield.solution import Solution
 
 if TYPE_CHECKING:
     import xarray as xr

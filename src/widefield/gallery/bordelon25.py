@@ -9,8 +9,8 @@ import numpy as np
 import widefield as wf
 from widefield.compare import Pair, judge_all
 from widefield.gallery.record import Report
-from widefield.network import Network
 from widefield.plot.style import stderr
+from widefield.question.network import Network
 
 if TYPE_CHECKING:
     import xarray as xr

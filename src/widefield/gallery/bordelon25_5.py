@@ -11,8 +11,8 @@ import widefield as wf
 from widefield.compare import Pair, judge_all
 from widefield.gallery.bordelon25 import FASTER, Networks, Run, counter, points
 from widefield.gallery.record import Made, Report, judged
-from widefield.network import Network
 from widefield.plot.style import COLORS, SERIES, Figure, house_style, letter, panels
+from widefield.question.network import Network
 
 if TYPE_CHECKING:
     import xarray as xr

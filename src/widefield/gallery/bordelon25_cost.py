@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import widefield as wf
-from widefield.boundary import x64
+from widefield.answer.boundary import x64
 from widefield.gallery.bordelon25 import counter
 from widefield.gallery.costs import HEADER, block, cells, lines, row_of, seconds
 from widefield.gallery.record import Made, Report
-from widefield.network import Network
 from widefield.plot.style import Figure, house_style, letter, panels
+from widefield.question.network import Network
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import widefield as wf
+from widefield.answer.solution import Solution
 from widefield.compare import Pair, judge_all
 from widefield.gallery.bordelon22 import Networks, counter, diagonal, points
 from widefield.gallery.record import Made, Report, judged
 from widefield.plot.style import COLORS, SERIES, Figure, house_style, letter, panels
-from widefield.solution import Solution
 
 if TYPE_CHECKING:
     import xarray as xr

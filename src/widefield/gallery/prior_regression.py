@@ -16,8 +16,8 @@ import numpy as np
 import widefield as wf
 from widefield.compare import HEADER, Pair, Row, cells, judge_all
 from widefield.gallery.record import Made, Report
-from widefield.network import Network
 from widefield.plot.style import COLORS, MARKERS, Figure, house_style, letter, panels, stderr
+from widefield.question.network import Network
 
 if TYPE_CHECKING:
     import xarray as xr

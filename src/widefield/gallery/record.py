@@ -8,8 +8,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from widefield.answer.certificate import plain
 from widefield.compare import HEADER, Row, cells, text_table
-from widefield.solution import plain
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from widefield import checks
-from widefield.activation import Activation, as_activation
-from widefield.boundary import x64
+from widefield.answer.boundary import x64
+from widefield.answer.certificate import SolveError
 from widefield.gaussian import bulk, closed, quadrature
-from widefield.solution import SolveError
+from widefield.question import checks
+from widefield.question.activation import Activation, as_activation
 
 EPS = float(np.finfo(float).eps)
 # Closed forms in which a rounding of the variances is magnified by the variances.

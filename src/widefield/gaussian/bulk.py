@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.activation import Activation
 from widefield.gaussian.kernels import RESOLVED, Orders, SeriesKernel, Table, level_of, series_kernel
+from widefield.question.activation import Activation
 
 EPS = float(np.finfo(float).eps)
 SIZES = (1, 16, 256)  # of tiles: few, because each is compiled once

@@ -13,8 +13,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from widefield.activation import Activation
 from widefield.gaussian.arcsine import arc, arcsine, opening
+from widefield.question.activation import Activation
 
 
 def _split(x):

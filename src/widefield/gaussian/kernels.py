@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from widefield.activation import Activation
 from widefield.gaussian import closed, quadrature, rules
+from widefield.question.activation import Activation
 
 Table = dict[str, Array]
 Orders = tuple[int, int]

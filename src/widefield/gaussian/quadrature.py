@@ -18,8 +18,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from widefield.activation import Activation
 from widefield.gaussian import rules
+from widefield.question.activation import Activation
 
 REACH = 10.0
 NODES = (10, 16)

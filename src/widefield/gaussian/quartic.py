@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from widefield import checks
-from widefield.activation import Activation, as_activation
-from widefield.boundary import x64
+from widefield.answer.boundary import x64
 from widefield.gaussian import quadrature, quartic_grid
 from widefield.gaussian.closed import _kink_slope
 from widefield.gaussian.quartic_relu import kinked
 from widefield.gaussian.quartic_sign import EPS, PAIRS, erf_gradient, erf_moment
+from widefield.question import checks
+from widefield.question.activation import Activation, as_activation
 
 PHASES = {
     "sin": (1.0, -0.5 * math.pi, 1.0),

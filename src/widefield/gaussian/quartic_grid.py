@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.activation import Activation
+from widefield.question.activation import Activation
 
 REACH = 8.0
 STEPS = (0.75, 0.53, 0.375, 0.265, 0.19, 0.135)  # of the arguments, finer and finer

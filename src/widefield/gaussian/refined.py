@@ -5,10 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.activation import Activation
+from widefield.answer.certificate import SolveError
 from widefield.gaussian import quadrature
 from widefield.gaussian.kernels import AbstractKernel, SeriesKernel
-from widefield.solution import SolveError
+from widefield.question.activation import Activation
 
 _average = jax.jit(lambda series, row, column, c, orders: series.average(row, column, c, orders), static_argnums=4)
 

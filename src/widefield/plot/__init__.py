@@ -8,7 +8,7 @@ from widefield.plot import dynamics, generic, posterior, prior, proportional
 from widefield.plot.style import Figure, Panel, house_style, panels, save
 
 if TYPE_CHECKING:
-    from widefield.solution import Solution
+    from widefield.answer.solution import Solution
 
 N_COLUMNS = 3
 # what a certificate calls the theory: the panels of its picture; any other theory gets the generic one

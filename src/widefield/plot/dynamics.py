@@ -11,7 +11,7 @@ from widefield.plot.style import COLORS, SERIES, Panel, matrix, mean, stderr
 if TYPE_CHECKING:
     import xarray as xr
 
-    from widefield.solution import Solution
+    from widefield.answer.solution import Solution
 
 LOSSES = {"loss": "train", "test_loss": "test"}
 N_CURVES = 3

@@ -13,7 +13,7 @@ from widefield.plot.style import SERIES, Panel, matrix, mean, stderr
 if TYPE_CHECKING:
     import xarray as xr
 
-    from widefield.solution import Solution
+    from widefield.answer.solution import Solution
 
 MOST_PANELS = 6
 

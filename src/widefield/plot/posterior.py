@@ -12,7 +12,7 @@ from widefield.plot.style import COLORS, SERIES, Panel, matrix, mean, stderr, wh
 if TYPE_CHECKING:
     import xarray as xr
 
-    from widefield.solution import Solution
+    from widefield.answer.solution import Solution
 
 N_CURVES = 3
 

@@ -11,7 +11,7 @@ from widefield.plot.style import MARKERS, OTHER_MARKER, SERIES, Panel, matrix, m
 if TYPE_CHECKING:
     import xarray as xr
 
-    from widefield.solution import Solution
+    from widefield.answer.solution import Solution
 
 N_CURVES = 3
 # field: symbol of the covariance between states a, b (first that is present is drawn) and of the matrix over samples

@@ -12,7 +12,7 @@ from widefield.plot.style import COLORS, SERIES, Panel, matrix, mean, stderr
 if TYPE_CHECKING:
     import xarray as xr
 
-    from widefield.solution import Solution
+    from widefield.answer.solution import Solution
 
 LOSSES = {"test_loss": "test", "train_loss": "train"}
 PARTS = {"bias": "bias", "width_variance": "width", "data_variance": "data"}

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.activation import Activation
+from widefield.question.activation import Activation
 
 NEAR = 0.5  # where erf is summed from its Taylor series, which 12 terms exhaust
 SERIES = [2 / math.sqrt(math.pi) * (-1) ** k / (math.factorial(k) * (2 * k + 1)) for k in range(12)]

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from widefield.solution import Certificate, Status
+from widefield.answer import legacy
+from widefield.answer.certificate import Certificate, Status
 
 
 def certify(
@@ -26,7 +27,7 @@ def certify(
     listed = ", ".join(f"{name} {error:.1e}" for name, error in errors.items())
     measured = f"standard error of the mean over replicates, relative to the largest entry: {listed}"
     overflowed = f"values overflowed in {n_bad} of {options['replicates']} networks"
-    return Certificate(
+    return legacy.certificate(
         theory=theory,
         status=Status.nonfinite if n_bad else Status.success,
         residual=None,  # a simulation solves no equation

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from widefield import boundary, checks
-from widefield.network import Network
+from widefield.answer import boundary
+from widefield.question import checks
+from widefield.question.network import Network
 
 METHODS = ("auto", "dense", "weight_free")
 NORMAL, FLOP, THIN_FLOP = 1.2e-8, 8e-11, 2.5e-10  # seconds on one core; a thin factorisation is bound by memory

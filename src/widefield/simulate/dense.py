@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from widefield.network import Network
+from widefield.question.network import Network
 from widefield.simulate.streams import normals
 
 

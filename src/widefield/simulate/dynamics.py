@@ -12,9 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from widefield import boundary, checks
-from widefield.network import Network
-from widefield.progress import bar
+from widefield.answer import boundary
+from widefield.answer.certificate import Certificate, Status
+from widefield.answer.progress import bar
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
+from widefield.question.training import Training
 from widefield.simulate import dynamics_observe as observe
 from widefield.simulate import dynamics_response
 from widefield.simulate.certify import blocks, certify
@@ -32,8 +37,6 @@ from widefield.simulate.dynamics_setup import (
 )
 from widefield.simulate.dynamics_train import Arrays, Networks, Pass
 from widefield.simulate.proportional_setup import flag
-from widefield.solution import Certificate, Solution, Status, make_solution
-from widefield.task import Task
 
 BATCH_NUMBERS = 2**17  # parameters that train together: they stay in the processor's cache
 DEFAULT_BYTES = 2**27  # what kernels and pre-activations may take unless asked for by name
@@ -45,20 +48,11 @@ FLOP, PASS, NORMAL = 5e-11, 1e-9, 1.2e-8  # seconds per operation, per parameter
 def dynamics(
     network: Network,
     task: Task,
+    training: Training,
     *,
-    richness: float,
-    rate: float | Sequence[float] | Callable[[int], float],
-    steps: int,
     width: int,
     replicates: int,
     seed: int,
-    flow: bool = False,
-    weight_decay: float = 0.0,
-    momentum_time: float | None = None,
-    temperature: float = 0.0,
-    loss: str | Callable = "squared",
-    initial_scale: float | Sequence[float] = 1.0,
-    centered: bool = False,
     at: Sequence[int] | None = None,
     quantities: Iterable[str] | None = None,
     progress: bool | None = None,
@@ -109,6 +103,10 @@ def dynamics(
     those of each layer with itself, and there are no ``preactivation``, ``pregradient`` and ``state_prediction``.
     """
     start = time.perf_counter()
+    training.refuse("simulate.dynamics", "batches")
+    richness, rate, steps, flow, loss = training.richness, training.rates, training.steps, training.flow, training.loss
+    weight_decay, momentum_time, temperature = training.weight_decay, training.momentum_time, training.temperature
+    initial_scale, centered = training.initial_scale, training.centered
     question = question_of(network, task, width, richness, loss)
     protocol = protocol_of(
         network, rate, steps, flow, weight_decay, momentum_time, temperature, initial_scale, centered
@@ -130,7 +128,9 @@ def dynamics(
     options |= protocol.options() | {"loss": question.loss.name} | ({} if at is None else {"at": at_steps})
     certificate = _certify(run, arrays, n_rows, start, options, task.notes, left_out)
     fields = {name: (("replicate", *run.layout[name][0]), value) for name, value in arrays.items()}
-    return make_solution(fields, certificate, network, task, coords=_coords(run, wanted), throw=throw)
+    return make_solution(
+        fields, certificate, network, task, coords=_coords(run, wanted), throw=throw, training=training
+    )
 
 
 @dataclass(frozen=True)
@@ -387,4 +387,4 @@ def _certify(
     if not lost.size or not lost.min():  # infinite before any update: the start overflowed
         return certificate
     told = {"diverged": int(lost.size), "diverged_at_step": int(lost.min())}
-    return replace(certificate, status=Status.diverged, diagnostics=told)
+    return replace(certificate, failure=Status.diverged, diagnostics=told)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from scipy.special import expit, logsumexp, softmax
 
-from widefield import checks
+from widefield.question import checks
 
 NAMES = ("squared", "logistic", "cross_entropy")
 Function = Callable[[np.ndarray, np.ndarray], np.ndarray]

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from widefield import checks
-from widefield.network import Network
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.simulate.drive import coordinates
 from widefield.simulate.dynamics_loss import Loss, loss_of
 from widefield.simulate.dynamics_train import Model, Step
 from widefield.simulate.proportional_setup import flag, rates_of
-from widefield.task import Task
 
 NAME = "simulate.dynamics"
 LIGHT = ("loss", "test_loss", "prediction", "test_prediction", "state_prediction")

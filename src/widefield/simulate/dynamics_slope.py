@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.activation import Activation
+from widefield.question.activation import Activation
 
 NUMPY: dict[str, Callable[..., np.ndarray]] = {
     "linear": lambda h: np.ones_like(h),

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 from scipy.linalg.blas import dgemm
 
-from widefield.network import Network
+from widefield.question.network import Network
 from widefield.simulate.activate import activate
 from widefield.simulate.dynamics_slope import slope
 from widefield.simulate.streams import HIDDEN, READOUT, normals, streams

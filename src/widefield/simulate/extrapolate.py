@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from widefield.network import Network
+from widefield.answer.solution import Solution, make_solution
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.simulate.certify import certify
-from widefield.solution import Solution, make_solution
-from widefield.task import Task
 
 NAME = "simulate.extrapolate"
 SINGLE_NEURONS = ("draw", "preactivation")  # of single neurons: no average to correct

@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from widefield import boundary, checks
-from widefield.network import Network
-from widefield.progress import bar
+from widefield.answer import boundary
+from widefield.answer.progress import bar
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.simulate.activate import activate
 from widefield.simulate.certify import blocks, certify
 from widefield.simulate.prior import prior
 from widefield.simulate.streams import HIDDEN, streams
-from widefield.solution import Solution, make_solution
-from widefield.task import Task
 
 PAIR = ("layer", "sample", "sample_")
 DIMS = {

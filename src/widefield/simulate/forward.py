@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from widefield.network import Network
+from widefield.question.network import Network
 
 Array = jax.Array | np.ndarray
 

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from widefield.activation import Activation
-from widefield.network import Network
+from widefield.question.activation import Activation
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.simulate.evidence import Form, Law, label_factor, whitened_labels
 from widefield.simulate.forward import Array, Parameters, preactivations
-from widefield.task import Task
 
 
 class Observation(NamedTuple):

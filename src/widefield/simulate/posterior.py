@@ -17,9 +17,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from widefield import boundary, checks
-from widefield.network import Network
-from widefield.progress import bar
+from widefield.answer import boundary
+from widefield.answer.certificate import Certificate, Status
+from widefield.answer.progress import bar
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.simulate import hmc, langevin
 from widefield.simulate.certify import blocks, certify
 from widefield.simulate.chains import MIN_DRAWS, effective_draws, split_r_hat
@@ -30,8 +34,6 @@ from widefield.simulate.observe import TRACES, is_mirror_symmetric
 from widefield.simulate.starts import kernel_of, kernel_weights, prior_weights
 from widefield.simulate.streams import streams
 from widefield.simulate.walk import Chains, walk
-from widefield.solution import Certificate, Solution, Status, make_solution
-from widefield.task import Task
 
 SAMPLERS = ("hmc", "sgld")
 CHAIN = 2  # purpose of the random stream, beside those of `streams`
@@ -349,7 +351,7 @@ def _certify(
         left_out=left_out,
     )
     if certificate.status is Status.success and advice:
-        certificate = replace(certificate, status=Status.not_converged)
+        certificate = replace(certificate, failure=Status.not_converged)
     return replace(certificate, steps=run.steps, diagnostics=diagnostics)
 
 

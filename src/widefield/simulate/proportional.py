@@ -13,9 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from widefield import boundary, checks
-from widefield.network import Network
-from widefield.progress import bar
+from widefield.answer import boundary
+from widefield.answer.certificate import Certificate, Status
+from widefield.answer.progress import bar
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.teacher import Teacher
+from widefield.question.training import Training
 from widefield.simulate import proportional_setup as setup
 from widefield.simulate.certify import certify
 from widefield.simulate.proportional_setup import NAME
@@ -30,7 +35,6 @@ from widefield.simulate.proportional_train import (
     train,
 )
 from widefield.simulate.streams import HIDDEN, READOUT, streams
-from widefield.solution import Certificate, Solution, Status, make_solution
 
 Names = tuple[str, ...]
 CORRELATIONS = ("feature_correlation", "gradient_correlation")
@@ -41,20 +45,12 @@ PASS, NORMAL = 3e-10, 1.2e-8  # seconds per weight and product, per random numbe
 @boundary.x64
 def proportional(
     network: Network,
+    teacher: Teacher,
+    training: Training,
     *,
     dimension: int | None = None,
     width_ratio: float | None = None,
-    data_ratio: float | None = None,
-    batch_ratio: float | None = None,
-    richness: float,
-    rate: float | Sequence[float] | Callable[[int], float],
-    steps: int,
-    label_noise: float = 0.0,
-    centered: bool = False,
-    spectrum: tuple[Any, Any] | None = None,
     width: int | None = None,
-    batch: int | None = None,
-    target_overlap: Any = None,
     paired: bool = True,
     replicates: int,
     seed: int,
@@ -95,6 +91,19 @@ def proportional(
     whose loss grows 10¹² times has diverged: its further entries are infinite and the status is ``diverged``.
     """
     start = time.perf_counter()
+    training.refuse(
+        "simulate.proportional",
+        "batches",
+        "weight_decay",
+        "momentum_time",
+        "temperature",
+        "loss",
+        "initial_scale",
+        "flow",
+    )
+    richness, rate, steps, centered = training.richness, training.rates, training.steps, training.centered
+    data_ratio, batch_ratio, batch = teacher.data_ratio, teacher.batch_ratio, teacher.batch
+    label_noise, spectrum, target_overlap = teacher.label_noise, teacher.spectrum, teacher.target_overlap
     setup.check_network(network)
     sizes = _sizes(network, dimension, width_ratio, data_ratio, batch_ratio, spectrum, width, batch)
     gamma = checks.nonnegative("richness", richness, positive=True)
@@ -119,7 +128,16 @@ def proportional(
     certificate = _certify(run, arrays, n_rows, start, options, sizes.notes, left_out)
     fields = {name: (("replicate", *layout[name][0]), value) for name, value in arrays.items()}
     times = np.concatenate([[0.0], np.cumsum(run.rates)])
-    return make_solution(fields, certificate, network, None, coords={"time": ("step", times)}, throw=throw)
+    return make_solution(
+        fields,
+        certificate,
+        network,
+        None,
+        coords={"time": ("step", times)},
+        throw=throw,
+        teacher=teacher,
+        training=training,
+    )
 
 
 @dataclass(frozen=True)
@@ -287,5 +305,5 @@ def _certify(
     if not lost:
         return certificate
     return replace(
-        certificate, status=Status.diverged, diagnostics={"diverged": len(lost), "diverged_at_step": min(lost)}
+        certificate, failure=Status.diverged, diagnostics={"diverged": len(lost), "diverged_at_step": min(lost)}
     )

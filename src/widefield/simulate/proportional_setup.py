@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from widefield import checks
-from widefield.activation import as_activation
-from widefield.network import Network
+from widefield.question import checks
+from widefield.question.activation import as_activation
+from widefield.question.network import Network
 
 NAME = "simulate.proportional"
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from widefield.network import Network
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.simulate.streams import READOUT, normals, streams
-from widefield.task import Task
 
 Layout = dict[str, tuple[tuple[str, ...], tuple[int, ...]]]
 Readout = tuple[np.ndarray, np.ndarray]

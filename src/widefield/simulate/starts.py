@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from widefield import checks
-from widefield.network import Network
+from widefield.answer.solution import Solution
+from widefield.question import checks
+from widefield.question.network import Network
 from widefield.simulate.evidence import Form, Law
 from widefield.simulate.forward import Parameters
-from widefield.solution import Solution
 
 SHAPE = "(state, state_, sample, sample_)"
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.linalg
 
-from widefield.network import Network
+from widefield.question.network import Network
 from widefield.simulate.streams import normals
 
 WEAK = 1e-5  # below this share of its length a new direction is orthogonalised a second time

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from widefield.solution import Status
+from widefield.answer.certificate import Status
 
 
 @dataclass(frozen=True)

@@ -12,20 +12,22 @@ characteristics, the paths of neurons: what starts at :math:`(h_0, z_0)` carries
 import time
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from widefield import checks
-from widefield.boundary import x64
-from widefield.network import Network
-from widefield.solution import Certificate, Solution, Status, make_solution
-from widefield.task import Task
+from widefield.answer import legacy
+from widefield.answer.boundary import x64
+from widefield.answer.certificate import Status
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
+from widefield.question.training import Training
 from widefield.theories.dynamics import ensemble, two_layer
-from widefield.theories.dynamics.problem import Problem, Rate, problem
+from widefield.theories.dynamics.problem import Problem, problem
 from widefield.theories.dynamics.two_layer import Motion
 
 
@@ -33,13 +35,8 @@ from widefield.theories.dynamics.two_layer import Motion
 def neuron_density(
     network: Network,
     task: Task,
+    training: Training,
     *,
-    richness: float,
-    rate: Rate,
-    steps: int,
-    flow: bool = False,
-    weight_decay: float = 0.0,
-    loss: Any = "squared",
     nodes: int = 101,
     reach: float = 4.0,
     rtol: float = 1e-4,
@@ -59,6 +56,9 @@ def neuron_density(
     Limits: one input and one output; activations without kinks (relu neurons collect at h = 0, which has no density).
     """
     begun = time.perf_counter()
+    training.refuse("neuron_density", "batches", "momentum_time", "temperature", "initial_scale")
+    richness, rate, steps, flow, loss = training.richness, training.rates, training.steps, training.flow, training.loss
+    weight_decay = training.weight_decay
     bare = replace(task, x_test=None, y_test=None) if isinstance(task, Task) else task
     asked = problem(
         network, bare, richness=richness, rate=rate, steps=steps, loss=loss, weight_decay=weight_decay, momentum_time=None,
@@ -83,7 +83,7 @@ def neuron_density(
         "weight_decay": weight_decay,
         "loss": loss,
     }
-    certificate = Certificate(
+    certificate = legacy.certificate(
         theory="dynamics", status=status, residual=float(folded), error=float(error), steps=int(steps),
         wall_time=time.perf_counter() - begun, options={k: v for k, v in options.items() if v is not False}, notes=task.notes,
         diagnostics={"road": "characteristics", "nodes": len(fine.rule.weights)},
@@ -91,7 +91,7 @@ def neuron_density(
     fields = {"preactivation": (dims, h), "pregradient": (dims, z), "density": (dims, density)}
     variances = float(asked.physics.inputs[0, 0, 0]) ** 2, float(asked.physics.readout_variance)
     coords = {"initial": np.sqrt(variances[0]) * grid, "initial_": np.sqrt(variances[1]) * grid}
-    return make_solution(fields, certificate, network, task, coords=coords, throw=throw)
+    return make_solution(fields, certificate, network, task, coords=coords, throw=throw, training=training)
 
 
 def _check(asked: Problem) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from widefield.progress import bar
-from widefield.solution import Status
+from widefield.answer.certificate import Status
+from widefield.answer.progress import bar
 from widefield.solvers import richardson
 from widefield.theories.dynamics import observables
 from widefield.theories.dynamics.answer import Answer, Estimate, over_batches, widened

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield import checks
-from widefield.boundary import choose_quantities, memory_budget
+from widefield.answer.boundary import choose_quantities, memory_budget
+from widefield.question import checks
 from widefield.theories.dynamics import losses, responses
 from widefield.theories.dynamics.answer import Answer, Estimate
 from widefield.theories.dynamics.observables import DRAWN, is_simple

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from widefield import checks
+from widefield.question import checks
 
 
 def regularised_prediction(

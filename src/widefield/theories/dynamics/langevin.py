@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from widefield import checks
-from widefield.network import Network
+from widefield.question import checks
+from widefield.question.network import Network
 from widefield.theories.dynamics.problem import check_network
 
 

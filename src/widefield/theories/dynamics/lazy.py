@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.task import Task
+from widefield.question.task import Task
 from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.problem import Problem
 from widefield.theories.prior import prior

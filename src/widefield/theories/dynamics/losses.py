@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from widefield import checks
+from widefield.question import checks
 
 Loss = Callable[[Array, Array], Array]
 

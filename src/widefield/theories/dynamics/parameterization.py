@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from widefield import checks
-from widefield.network import Network
+from widefield.question import checks
+from widefield.question.network import Network
 
 FORMS = ("mean_field", "ntk", "mup")
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from widefield.solution import Status
+from widefield.answer.certificate import Status
 from widefield.theories.dynamics import ensemble, observables, perturbation_linear
 from widefield.theories.dynamics.answer import Answer, Estimate, over_batches
 from widefield.theories.dynamics.problem import Problem

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from widefield.solution import Status
+from widefield.answer.certificate import Status
 from widefield.theories.dynamics import ensemble, losses
 from widefield.theories.dynamics.answer import Answer, Estimate
 from widefield.theories.dynamics.observables import is_simple

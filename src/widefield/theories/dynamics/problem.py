@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield import checks
-from widefield.network import Network
-from widefield.task import Task
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.march import Physics, Shape
 

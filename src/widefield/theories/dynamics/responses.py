@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.progress import bar
+from widefield.answer.progress import bar
 from widefield.theories.dynamics import kernels, sources
 from widefield.theories.dynamics.problem import Problem, input_kernel
 from widefield.theories.dynamics.run import Run

@@ -1,19 +1,21 @@
 """`widefield.dynamics`: how outputs and kernels of a wide network move under gradient descent."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from widefield import checks
-from widefield.boundary import x64
-from widefield.network import Network
-from widefield.solution import Certificate, Solution, make_solution
-from widefield.task import Task
+from widefield.answer import legacy
+from widefield.answer.boundary import x64
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
+from widefield.question.training import Training
 from widefield.theories.dynamics import ensemble, fields, perturbation, two_layer, whitened
 from widefield.theories.dynamics.answer import Answer
-from widefield.theories.dynamics.problem import Problem, Rate, problem
+from widefield.theories.dynamics.problem import Problem, problem
 from widefield.theories.dynamics.run import TooFewPaths
 
 METHODS = ("full", "lazy", "independent", "perturbative")
@@ -23,18 +25,10 @@ METHODS = ("full", "lazy", "independent", "perturbative")
 def dynamics(
     network: Network,
     task: Task,
+    training: Training,
     *,
-    richness: float,
-    rate: Rate,
-    steps: int,
-    flow: bool = False,
-    weight_decay: float = 0.0,
-    momentum_time: float | None = None,
-    temperature: float = 0.0,
-    loss: Any = "squared",
     method: str = "full",
     paths: int | None = None,
-    initial_scale: float | Sequence[float] = 1.0,
     at: Any = None,
     quantities: Iterable[str] | None = None,
     rtol: float | None = None,
@@ -79,6 +73,10 @@ def dynamics(
     Limits: infinite width; single networks scatter by 1/√width. Divergence is a status with its step.
     """
     start = time.perf_counter()
+    training.refuse("dynamics", "batches")
+    richness, rate, steps, flow, loss = training.richness, training.rates, training.steps, training.flow, training.loss
+    weight_decay, momentum_time, temperature = training.weight_decay, training.momentum_time, training.temperature
+    initial_scale = training.initial_scale
     checks.choice("method", method, METHODS)
     _check_flags(flow=flow, throw=throw, **({} if progress is None else {"progress": progress}))
     asked = problem(
@@ -103,14 +101,20 @@ def dynamics(
         "weight_decay": weight_decay, "momentum_time": momentum_time, "temperature": temperature, "initial_scale": np.asarray(asked.initial_scale).tolist(),
         "paths": answer.n_paths,
     }  # fmt: skip
-    certificate = Certificate(
+    certificate = legacy.certificate(
         theory="dynamics", status=answer.status, residual=answer.residual, tolerance=ensemble.ORTHONORMAL, error=answer.error,
         steps=int(steps), seed=None if answer.n_paths is None else seed, wall_time=time.perf_counter() - start,
         options={k: v for k, v in shown.items() if v is not None and v is not False}, notes=(*task.notes, *answer.notes),
         left_out=planned.left_out, diagnostics=answer.diagnostics,
     )  # fmt: skip
     return make_solution(
-        named, certificate, network, task, coords=fields.coordinates(asked, planned, named), throw=throw
+        named,
+        certificate,
+        network,
+        task,
+        coords=fields.coordinates(asked, planned, named),
+        throw=throw,
+        training=training,
     )
 
 

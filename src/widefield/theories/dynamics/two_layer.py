@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from widefield.progress import bar
-from widefield.solution import Status
+from widefield.answer.certificate import Status
+from widefield.answer.progress import bar
 from widefield.theories.dynamics import kernels, losses, paths
 from widefield.theories.dynamics.answer import Answer, Estimate
 from widefield.theories.dynamics.ensemble import FIRST_PATHS, N_BATCHES, Options, size

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from widefield.task import Task
+from widefield.question.task import Task
 from widefield.theories.dynamics import ensemble, losses
 from widefield.theories.dynamics.answer import Answer, Estimate
 from widefield.theories.dynamics.problem import Problem

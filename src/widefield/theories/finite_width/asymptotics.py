@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from widefield.activation import Activation
-from widefield.network import Network
+from widefield.question.activation import Activation
+from widefield.question.network import Network
 from widefield.theories.finite_width import deep
 from widefield.theories.finite_width.series import evaluate
 

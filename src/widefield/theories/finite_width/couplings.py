@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from widefield import checks
-from widefield.boundary import x64
-from widefield.solution import Certificate, Solution, Status, make_solution
+from widefield.answer import legacy
+from widefield.answer.boundary import x64
+from widefield.answer.certificate import Status
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
 from widefield.theories.finite_width.march import feeding_widths
 
 SINGULAR = 1e-10  # smallest eigenvalue of a correlation matrix that can still be inverted to some digits
@@ -50,7 +52,7 @@ def couplings(solution: Solution, *, m: int = 1, samples: Sequence[int] | None =
     }
     own = np.einsum("laaaa->la", V) / np.einsum("laa->la", K) ** 2 / n[:, None]
     notes = _notes(m, float(own.max()))
-    certificate = Certificate(
+    certificate = legacy.certificate(
         theory="couplings",
         status=Status.success,
         wall_time=time.perf_counter() - start,

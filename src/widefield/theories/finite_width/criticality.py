@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from widefield import checks
-from widefield.boundary import x64
-from widefield.network import Network
-from widefield.progress import bar
-from widefield.solution import Certificate, Solution, SolveError, Status, make_solution
+from widefield.answer import legacy
+from widefield.answer.boundary import x64
+from widefield.answer.certificate import SolveError, Status
+from widefield.answer.progress import bar
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
 from widefield.theories.finite_width import deep
 from widefield.theories.finite_width.asymptotics import Asymptotics, asymptotics
 from widefield.theories.finite_width.march import Layer, Step, Wants, advance_layer, first_layer, steps
@@ -88,7 +90,7 @@ def criticality(
     fields: dict[str, Any] = {name: ((), value) for name, value in values.items()} | _arrays(flow, wants)
     if limit.status is not Status.success:
         facts["status"] = limit.status
-    certificate = Certificate(
+    certificate = legacy.certificate(
         theory="criticality",
         tolerance=rtol,
         steps=len(flow),

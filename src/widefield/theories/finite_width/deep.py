@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from widefield.activation import Activation
 from widefield.gaussian import expectation, quadrature
+from widefield.question.activation import Activation
 from widefield.theories.finite_width.moments import (
     FourthMoments,
     Ramp,

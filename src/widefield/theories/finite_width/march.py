@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from widefield.network import Network
+from widefield.question.network import Network
 from widefield.theories.finite_width import deep
 from widefield.theories.finite_width.quartets import quartets
 

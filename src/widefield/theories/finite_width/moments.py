@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.activation import Activation
 from widefield.gaussian import closed
+from widefield.question.activation import Activation
 from widefield.theories.finite_width.series import pair_quadrature
 
 EPS = float(np.finfo(float).eps)

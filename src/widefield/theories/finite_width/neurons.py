@@ -16,10 +16,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from widefield import checks
-from widefield.boundary import x64
+from widefield.answer.boundary import x64
+from widefield.answer.solution import Solution
 from widefield.gaussian import rules
-from widefield.solution import Solution
+from widefield.question import checks
 from widefield.theories.finite_width.march import feeding_widths
 
 REACH = 10.0

@@ -2,9 +2,9 @@ r"""One-neuron moments :math:`\langle\sigma_i\sigma_j\sigma_k\sigma_l\rangle` of
 
 import numpy as np
 
-from widefield.activation import Activation
+from widefield.answer.certificate import SolveError
 from widefield.gaussian import quartic
-from widefield.solution import SolveError
+from widefield.question.activation import Activation
 from widefield.theories.finite_width.moments import FourthMoments
 
 CHUNK = 4096  # sets at a time

@@ -17,11 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from widefield import checks
-from widefield.boundary import choose_quantities, describe_bytes, memory_budget, x64
-from widefield.network import Network
-from widefield.solution import Certificate, Solution, SolveError, Status, make_solution
-from widefield.task import Task
+from widefield.answer import legacy
+from widefield.answer.boundary import choose_quantities, describe_bytes, memory_budget, x64
+from widefield.answer.certificate import SolveError, Status
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.theories.finite_width import recurrent_relu
 from widefield.theories.finite_width.recurrent_noise import noise
 from widefield.theories.finite_width.recurrent_pairs import (
@@ -166,7 +168,7 @@ def solve_recurrent(
         fields, coords, facts = _nothing(network, task, names, error)
     else:
         fields, coords, facts = _results(network, task, found, names, n, rtol)
-    certificate = Certificate(
+    certificate = legacy.certificate(
         theory="finite_width",
         tolerance=rtol,
         steps=network.depth,

@@ -15,9 +15,9 @@ from functools import cache
 
 import numpy as np
 
-from widefield import checks
-from widefield.network import Network
-from widefield.task import Task
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
 
 Word = tuple[int, ...]  # +k for the weights of label k, −k for their transpose, read as a cyclic product
 MAX_LETTERS = 24

@@ -10,10 +10,10 @@ weights are untied and no two states share biases or inputs. Theory page: finite
 
 import numpy as np
 
-from widefield.activation import Activation
+from widefield.answer.progress import bar
 from widefield.gaussian.closed import _kink_slope
 from widefield.gaussian.quartic import fourth_moment, fourth_moment_and_gradient
-from widefield.progress import bar
+from widefield.question.activation import Activation
 from widefield.theories.finite_width.recurrent_pairs import Nodes, Response, Rows
 
 CHUNK = 8192  # quadruples at a time

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 
-from widefield.activation import Activation
 from widefield.gaussian import expectation
 from widefield.gaussian.closed import _kink_slope
-from widefield.network import Network
-from widefield.task import Task
+from widefield.question.activation import Activation
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.theories.prior.solve import prior
 
 ALMOST = 32 * float(np.finfo(float).eps)

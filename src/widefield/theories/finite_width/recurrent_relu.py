@@ -10,8 +10,8 @@ import math
 import numpy as np
 import scipy.stats
 
-from widefield import checks
-from widefield.network import Network
+from widefield.question import checks
+from widefield.question.network import Network
 
 RARE = 1e-3  # fraction of unstable realisations that the leading order survives
 MANY = 10  # states after which growing networks dominate

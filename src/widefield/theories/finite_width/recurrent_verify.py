@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from widefield.activation import Activation
 from widefield.gaussian.closed import _kink_slope
-from widefield.network import Network
-from widefield.task import Task
+from widefield.question.activation import Activation
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.theories.finite_width import deep
 from widefield.theories.finite_width.march import Wants
 from widefield.theories.finite_width.recurrent_linear import sources

@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from widefield import checks
-from widefield.boundary import x64
-from widefield.network import Network
-from widefield.solution import Certificate, Solution, Status, make_solution
-from widefield.task import Task
+from widefield.answer import legacy
+from widefield.answer.boundary import x64
+from widefield.answer.certificate import Status
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.theories.finite_width.condition import Regression, condition
 from widefield.theories.finite_width.solve import finite_width
 
@@ -70,7 +72,7 @@ def regression(
     if below.status is Status.success:
         facts, found = _condition(below, task, noise, n, rtol, facts)
     fields = {name: (DIMS[name], value) for name, value in _values(found, task, n).items()}
-    certificate = Certificate(
+    certificate = legacy.certificate(
         theory="regression",
         tolerance=rtol,
         steps=network.depth,

@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.activation import Activation
+from widefield.answer.certificate import SolveError
 from widefield.gaussian import closed, expectation, quartic, rules
 from widefield.gaussian.kernels import SeriesKernel, level_of, series_kernel
-from widefield.solution import SolveError
+from widefield.question.activation import Activation
 
 EPS = float(np.finfo(float).eps)
 NODES = (12, 18)

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from widefield import checks
-from widefield.boundary import choose_quantities, describe_bytes, memory_budget, x64
-from widefield.network import Network
-from widefield.progress import bar
-from widefield.solution import Certificate, Solution, SolveError, Status, make_solution
-from widefield.task import Task
+from widefield.answer import legacy
+from widefield.answer.boundary import choose_quantities, describe_bytes, memory_budget, x64
+from widefield.answer.certificate import SolveError, Status
+from widefield.answer.progress import bar
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.theories.finite_width import deep
 from widefield.theories.finite_width.fields import DIMS, fields_of, relative_variance
 from widefield.theories.finite_width.march import Wants, feeding_widths, march, steps
@@ -82,7 +84,7 @@ def _solve_deep(network, task, sizes, width, *, quantities, quadruples, rtol, pr
     facts, layers = _solve(network, x, sizes, wants, rtol, progress)
     fields, coords = fields_of(names, layers, feeding_widths(network, sizes), back, chosen)
     diagnostics, more = _trust(network, sizes, layers, width)
-    certificate = Certificate(
+    certificate = legacy.certificate(
         theory="finite_width",
         tolerance=rtol,
         steps=len(layers),

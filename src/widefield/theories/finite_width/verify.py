@@ -6,8 +6,8 @@ import math
 import jax
 import numpy as np
 
-from widefield.activation import Activation
 from widefield.gaussian import closed, quadrature
+from widefield.question.activation import Activation
 from widefield.theories.finite_width import deep
 from widefield.theories.finite_width.march import Layer, Step, Wants
 from widefield.theories.finite_width.moments import FourthMoments

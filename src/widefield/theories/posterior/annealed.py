@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from widefield.activation import Activation
+from widefield.question.activation import Activation
 from widefield.theories.posterior.moments import Density, Nodes, make_nodes
 
 SHARE, MOVES, LAST_MOVES, LEAPS, ACCEPT = 0.6, 3, 16, 8, 0.8

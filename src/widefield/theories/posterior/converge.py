@@ -8,7 +8,7 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import Array
 
-from widefield.solution import Status
+from widefield.answer.certificate import Status
 from widefield.solvers.anderson import AndersonSolver
 from widefield.theories.posterior.saddle import SaddleMap
 

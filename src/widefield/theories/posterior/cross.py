@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from widefield.activation import Activation
 from widefield.gaussian.kernels import parity_of
+from widefield.question.activation import Activation
 from widefield.theories.posterior import annealed, moments, saddle
 from widefield.theories.posterior.nonlinear import COLLAPSED, MAX_DIMENSION, levels_of
 from widefield.theories.posterior.problem import Problem

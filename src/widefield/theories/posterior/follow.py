@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.activation import Activation
-from widefield.solution import Status
+from widefield.answer.certificate import Status
+from widefield.question.activation import Activation
 from widefield.solvers import definite
 from widefield.theories.posterior import branches, linear, ordered, phases, saddle
 from widefield.theories.posterior.branches import Stationary

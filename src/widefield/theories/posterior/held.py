@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from widefield.activation import Activation
+from widefield.answer.certificate import Status
 from widefield.gaussian.kernels import parity_of
-from widefield.solution import Status
+from widefield.question.activation import Activation
 from widefield.theories.posterior import moments, saddle
 from widefield.theories.posterior.converge import unit_of
 from widefield.theories.posterior.linearised import Linearised, linearise

@@ -12,14 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from widefield import checks
-from widefield.activation import Activation
-from widefield.boundary import x64
-from widefield.network import Network
-from widefield.progress import bar
-from widefield.solution import Certificate, Solution, Status, make_solution
+from widefield.answer import legacy
+from widefield.answer.boundary import x64
+from widefield.answer.certificate import Status
+from widefield.answer.progress import bar
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.activation import Activation
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.solvers import definite
-from widefield.task import Task
 from widefield.theories.posterior import linear
 from widefield.theories.posterior import problem as core
 from widefield.theories.posterior.held import HELD, Holder, Point
@@ -121,7 +123,7 @@ def landscape(
         "free_energy": (dims[:1], found.free_energy), "field": (dims[:1], found.field),
         "hidden": pairs(found.hidden), "feature": pairs(found.feature),
     }  # fmt: skip
-    certificate = Certificate(
+    certificate = legacy.certificate(
         theory="landscape",
         status=found.status,
         residual=found.residual,

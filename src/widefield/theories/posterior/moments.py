@@ -22,8 +22,8 @@ from jaxtyping import Array, Float, Int
 from scipy import special, stats
 from scipy.stats import qmc
 
-from widefield.activation import Activation
 from widefield.gaussian import rules
+from widefield.question.activation import Activation
 
 Spread = Literal["whitened", "saturated", "axes", "fixed"]
 CHUNK = 1024  # nodes that are averaged at a time

@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from widefield import checks
-from widefield.activation import Activation
-from widefield.boundary import x64
+from widefield.answer.boundary import x64
+from widefield.answer.certificate import Status
 from widefield.gaussian.kernels import parity_of
-from widefield.solution import Status
+from widefield.question import checks
+from widefield.question.activation import Activation
 from widefield.theories.posterior import annealed, moments, saddle
 from widefield.theories.posterior.converge import Converged, grow_labels, iterate, unit_of
 from widefield.theories.posterior.linearised import Linearised, linearise

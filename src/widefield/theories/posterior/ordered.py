@@ -21,7 +21,7 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import Array, Float
 
-from widefield.activation import Activation
+from widefield.question.activation import Activation
 from widefield.theories.posterior import saddle
 from widefield.theories.posterior.held import HELD, Forms, Holder, correlation
 from widefield.theories.posterior.linearised import linearise

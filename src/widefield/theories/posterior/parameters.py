@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from widefield import checks
+from widefield.question import checks
 
 
 class BayesParameters(NamedTuple):

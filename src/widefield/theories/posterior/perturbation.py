@@ -15,11 +15,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from widefield import checks
-from widefield.boundary import x64
-from widefield.network import Network
-from widefield.solution import Certificate, Solution, make_solution
-from widefield.task import Task
+from widefield.answer import legacy
+from widefield.answer.boundary import x64
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.theories.posterior import linear
 from widefield.theories.posterior import problem as core
 
@@ -55,7 +56,7 @@ def perturbation(network: Network, task: Task, *, temperature: float, order: int
         "hidden_terms": (("order", *PAIRS), terms),
         "propagator": (PAIRS, 0.5 * pairs(propagator)),
     }
-    certificate = Certificate(
+    certificate = legacy.certificate(
         theory="perturbation",
         residual=_residual(problem, H, A),
         tolerance=1e-10,

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.activation import Activation
+from widefield.answer.certificate import Status
 from widefield.gaussian.kernels import parity_of
-from widefield.solution import Status
+from widefield.question.activation import Activation
 from widefield.theories.posterior import saddle
 from widefield.theories.posterior.branches import COHERENT, adjacent_correlation, is_symmetric, symmetric_root
 from widefield.theories.posterior.held import walk_to_coherent

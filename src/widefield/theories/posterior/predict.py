@@ -10,8 +10,8 @@ Their conjugate field vanishes, so they do not change the training kernel.
 
 import numpy as np
 
-from widefield.network import Network
-from widefield.task import Task
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.theories.posterior import linear
 from widefield.theories.posterior import problem as core
 from widefield.theories.posterior.branches import Stationary, expand

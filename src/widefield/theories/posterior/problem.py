@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from widefield import checks
-from widefield.network import Network
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.solvers import definite
-from widefield.task import Task
 
 Array = Any  # NumPy or JAX, whichever comes in
 

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from widefield.activation import Activation
 from widefield.gaussian import AbstractKernel, kernel_for
+from widefield.question.activation import Activation
 from widefield.theories.posterior import moments
 from widefield.theories.posterior.problem import Problem, covariance, energy, label_response, returned
 from widefield.theories.prior.core import keep_duplicates

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from widefield import checks
-from widefield.boundary import choose_quantities, describe_bytes, memory_budget, x64
-from widefield.network import Network
-from widefield.progress import bar
-from widefield.solution import Certificate, Solution, Status, make_solution
-from widefield.task import Task
+from widefield.answer import legacy
+from widefield.answer.boundary import choose_quantities, describe_bytes, memory_budget, x64
+from widefield.answer.certificate import Certificate, Status
+from widefield.answer.progress import bar
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.theories.posterior import branches, linear, phases, verify
 from widefield.theories.posterior import predict as linear_prediction
 from widefield.theories.posterior import problem as core
@@ -116,7 +118,7 @@ def posterior(
 
 
 def _certificate(answer: Answer, options: dict[str, Any], task: Task, left_out, seed: int, begun: float) -> Certificate:
-    return Certificate(
+    return legacy.certificate(
         theory="posterior",
         status=answer.status,
         residual=answer.residual,

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from widefield.activation import Activation
-from widefield.boundary import x64
-from widefield.solution import Solution
+from widefield.answer.boundary import x64
+from widefield.answer.solution import Solution
+from widefield.question.activation import Activation
 from widefield.theories.posterior import problem as core
 from widefield.theories.posterior import verify
 from widefield.theories.posterior.cross import CONSISTENT, SPREAD, cross_moment

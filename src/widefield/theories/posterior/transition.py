@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from widefield import checks
-from widefield.boundary import x64
-from widefield.network import Network
-from widefield.progress import bar
-from widefield.solution import Certificate, Solution, Status, make_solution
+from widefield.answer import legacy
+from widefield.answer.boundary import x64
+from widefield.answer.certificate import Certificate, Status
+from widefield.answer.progress import bar
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.solvers import continuation
-from widefield.task import Task
 from widefield.theories.posterior import branches, problem
 from widefield.theories.posterior.follow import ALONG, LinearBranches, branches_of, replicated
 
@@ -114,7 +116,7 @@ def transition(
         facts, notes = _find(followed, advance)
         fields, factors = _curve(followed, facts, points)
         advance(1)
-    certificate = Certificate(
+    certificate = legacy.certificate(
         theory="transition",
         wall_time=time.perf_counter() - begun,
         options={"temperature": float(temperature), "along": along, "points": points},

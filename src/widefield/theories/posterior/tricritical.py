@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from widefield import checks
-from widefield.boundary import x64
-from widefield.network import Network
-from widefield.progress import bar
-from widefield.solution import SolveError
+from widefield.answer.boundary import x64
+from widefield.answer.certificate import SolveError
+from widefield.answer.progress import bar
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.solvers import continuation
-from widefield.task import Task
 from widefield.theories.posterior import ordered, problem
 from widefield.theories.posterior.follow import Branches, branches_of
 from widefield.theories.posterior.transition import N_FACTORS, instability_of

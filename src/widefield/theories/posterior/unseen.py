@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from widefield.activation import Activation
-from widefield.boundary import x64
+from widefield.answer.boundary import x64
 from widefield.gaussian import rules
+from widefield.question.activation import Activation
 from widefield.theories.posterior import moments
 from widefield.theories.posterior.nonlinear import Saddle
 from widefield.theories.posterior.problem import Problem, shifted

@@ -22,9 +22,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from widefield.boundary import require_dtype
+from widefield.answer.boundary import require_dtype
 from widefield.gaussian import AbstractKernel
-from widefield.network import Network
+from widefield.question.network import Network
 
 
 class Variances(NamedTuple):

@@ -8,11 +8,13 @@ import jax
 import numpy as np
 import scipy.optimize
 
-from widefield.activation import Activation
-from widefield.boundary import x64
+from widefield.answer import legacy
+from widefield.answer.boundary import x64
+from widefield.answer.certificate import Status
+from widefield.answer.solution import Solution, make_solution
 from widefield.gaussian import closed, quadrature
-from widefield.network import Network
-from widefield.solution import Certificate, Solution, Status, make_solution
+from widefield.question.activation import Activation
+from widefield.question.network import Network
 
 LARGEST, SMALLEST, TINY = 1e12, 1e-12, 1e-60
 TOLERANCE = 1e-10
@@ -55,7 +57,7 @@ def depth_limit(network: Network, *, throw: bool = True) -> Solution:
     status = Status.success if gap is None or gap <= TOLERANCE else Status.inaccurate
     notes = () if math.isfinite(q) else ("the variance grows without bound",)
     elapsed = time.perf_counter() - start
-    certificate = Certificate("depth_limit", status, gap, TOLERANCE, wall_time=elapsed, notes=notes)
+    certificate = legacy.certificate("depth_limit", status, gap, TOLERANCE, wall_time=elapsed, notes=notes)
     return make_solution({k: ((), v) for k, v in values.items()}, certificate, network, None, throw=throw)
 
 

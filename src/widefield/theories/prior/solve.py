@@ -9,13 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield import checks
-from widefield.boundary import choose_quantities, describe_bytes, memory_budget, working_dtype, x64
+from widefield.answer import legacy
+from widefield.answer.boundary import choose_quantities, describe_bytes, memory_budget, working_dtype, x64
+from widefield.answer.certificate import SolveError, Status
+from widefield.answer.progress import bar
+from widefield.answer.solution import Solution, make_solution
 from widefield.gaussian import AbstractKernel, RefinedKernel, SeriesKernel, kernel_for, quadrature
-from widefield.network import Network
-from widefield.progress import bar
-from widefield.solution import Certificate, Solution, SolveError, Status, make_solution
-from widefield.task import Task
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.theories.prior import core, regression
 from widefield.theories.prior.blocks import Target, fill, tile_pairs, tile_size
 from widefield.theories.prior.verify import residual, table
@@ -71,7 +73,7 @@ def prior(
     rtol = default if rtol is None else checks.tolerance("rtol", rtol, floor, kind.name)
     plan, left_out = _plan(network, task, quantities)
     fields, facts = _solve(network, task, plan, noise, rtol, kind, progress)
-    certificate = Certificate(
+    certificate = legacy.certificate(
         theory="prior",
         tolerance=rtol,
         dtype=kind.name,

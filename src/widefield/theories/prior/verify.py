@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from widefield.gaussian import AbstractKernel, RefinedKernel, quadrature
-from widefield.network import Network
+from widefield.question.network import Network
 from widefield.theories.prior import core
 
 N_ENTRIES = 4

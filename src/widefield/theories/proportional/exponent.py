@@ -12,10 +12,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from widefield import checks
-from widefield.boundary import x64
-from widefield.network import Network
-from widefield.solution import Certificate, Solution, make_solution
+from widefield.answer import legacy
+from widefield.answer.boundary import x64
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.training import Training
 from widefield.theories.proportional.problem import problem
 from widefield.theories.proportional.run import TOLERANCE, run
 
@@ -27,12 +29,10 @@ LAST_MODE = 1e14
 @x64
 def loss_exponent(
     network: Network,
+    training: Training,
     *,
     source: float,
     capacity: float,
-    rate: float,
-    steps: int,
-    richness: float = 1.0,
     progress: bool | None = None,
     throw: bool = True,
 ) -> Solution:
@@ -49,6 +49,10 @@ def loss_exponent(
     small. The spectrum is infinite (binned beyond 2000 modes).
     """
     start = time.perf_counter()
+    training.refuse(
+        "loss_exponent", "batches", "weight_decay", "momentum_time", "temperature", "loss", "initial_scale", "flow"
+    )
+    richness, rate, steps = training.richness, training.rates, training.steps
     beta = checks.nonnegative("source", source, positive=True)
     a = checks.nonnegative("capacity", capacity, positive=True)
     if a <= 1:
@@ -68,12 +72,14 @@ def loss_exponent(
         "depth_exponent": ((), (depth + 1) * beta / (1 + depth * beta) if beta < 1 else beta),
         "printed_exponent": ((), 2 * beta / (1 + beta) if beta < 1 else beta), "lazy_exponent": ((), beta),
     }  # fmt: skip
-    certificate = Certificate(
+    certificate = legacy.certificate(
         theory="loss_exponent", status=answer.status, residual=answer.residual, tolerance=TOLERANCE["float64"], error=answer.error,
         steps=steps, wall_time=time.perf_counter() - start, notes=answer.notes, diagnostics=answer.diagnostics,
         options={"source": beta, "capacity": a, "rate": rate, "steps": steps, "richness": richness},
     )  # fmt: skip
-    return make_solution(fields, certificate, network, None, coords={"octave_end": ("octave", ends)}, throw=throw)
+    return make_solution(
+        fields, certificate, network, None, coords={"octave_end": ("octave", ends)}, throw=throw, training=training
+    )
 
 
 def power_law(capacity: float, source: float) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ is removed (Richardson); the error is what the last removal changed.
 
 import numpy as np
 
-from widefield.solution import Status
+from widefield.answer.certificate import Status
 from widefield.solvers import richardson
 from widefield.theories.proportional.problem import Problem
 from widefield.theories.proportional.run import CURVES, Answer, run

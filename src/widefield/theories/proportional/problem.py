@@ -7,9 +7,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from widefield import checks
-from widefield.boundary import working_dtype
-from widefield.network import Network
+from widefield.answer.boundary import working_dtype
+from widefield.question import checks
+from widefield.question.network import Network
 from widefield.theories.proportional.inputs import Source
 from widefield.theories.proportional.march import Parameters, Shape
 from widefield.theories.proportional.spectra import compress

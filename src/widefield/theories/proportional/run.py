@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from widefield.boundary import describe_bytes, memory_budget
-from widefield.progress import bar
-from widefield.solution import Status
+from widefield.answer.boundary import describe_bytes, memory_budget
+from widefield.answer.certificate import Status
+from widefield.answer.progress import bar
 from widefield.theories.proportional.long import parts
 from widefield.theories.proportional.march import State
 from widefield.theories.proportional.problem import Problem

@@ -6,33 +6,28 @@ from typing import Any
 
 import numpy as np
 
-from widefield.boundary import choose_quantities, x64
-from widefield.network import Network
-from widefield.solution import Certificate, Solution, make_solution
+from widefield.answer import legacy
+from widefield.answer.boundary import choose_quantities, x64
+from widefield.answer.certificate import Certificate
+from widefield.answer.solution import Solution, make_solution
+from widefield.question.network import Network
+from widefield.question.teacher import Teacher
+from widefield.question.training import Training
 from widefield.theories.proportional.fields import DIMS, available, fields_of
 from widefield.theories.proportional.limits import extrapolate
-from widefield.theories.proportional.problem import Problem, Rate, problem
+from widefield.theories.proportional.problem import Problem, problem
 from widefield.theories.proportional.run import TOLERANCE, Answer, run
 
 
 @x64
 def proportional(
     network: Network,
+    teacher: Teacher,
+    training: Training,
     *,
-    rate: Rate,
-    steps: int,
-    richness: float = 1.0,
     width_ratio: float = np.inf,
-    data_ratio: float | None = None,
-    batch_ratio: float | None = None,
-    label_noise: float = 0.0,
-    centered: bool = False,
-    target_overlap: Any = None,
-    spectrum: Any = None,
     width: float | None = None,
-    batch: float | None = None,
-    flow: bool = False,
-    depth_limit: bool = False,
+    infinite_depth: bool = False,
     quantities: Iterable[str] | None = None,
     dtype: Any = "float64",
     progress: bool | None = None,
@@ -52,7 +47,7 @@ def proportional(
 
     ``target_overlap`` :math:`Q_{cc'} = w_c\cdot w_{c'}/D` gives several output channels, ``spectrum`` = (eigenvalues
     :math:`\lambda_k`, target powers :math:`\lambda_kw_k^2`) structured data with ``width`` and ``batch`` as numbers.
-    ``flow=True`` extrapolates to small rates at fixed time rate · step, ``depth_limit=True`` a residual network to infinite
+    ``flow=True`` extrapolates to small rates at fixed time rate · step, ``infinite_depth=True`` a residual network to infinite
     depth at fixed branch · √depth; both extrapolate the curves and state the error.
 
     Fields over step: ``test_loss`` and ``train_loss`` :math:`\langle\Delta^2\rangle`, and the parts of the former ``bias``,
@@ -70,19 +65,24 @@ def proportional(
     with its step; losses from there on are infinite.
     """
     start = time.perf_counter()
+    training.refuse("proportional", "batches", "weight_decay", "momentum_time", "temperature", "loss", "initial_scale")
+    richness, rate, steps, flow = training.richness, training.rates, training.steps, training.flow
+    centered = training.centered
+    data_ratio, batch_ratio, batch = teacher.data_ratio, teacher.batch_ratio, teacher.batch
+    label_noise, spectrum, target_overlap = teacher.label_noise, teacher.spectrum, teacher.target_overlap
     given = dict(
         width_ratio=width_ratio, data_ratio=data_ratio, batch_ratio=batch_ratio, richness=richness, rate=rate, steps=steps,
         label_noise=label_noise, centered=centered, spectrum=spectrum, width=width, batch=batch,
         target_overlap=target_overlap,
     )  # fmt: skip
     asked = problem(network, **given, dtype=dtype)  # type: ignore[arg-type]
-    if depth_limit and asked.branch is None:
-        raise ValueError("`depth_limit` needs a ResNet: other networks have no limit of infinite depth.")
-    wanted, left_out = _quantities(asked, quantities, flow or depth_limit)
-    answer = extrapolate(asked, flow, depth_limit, progress) if flow or depth_limit else run(asked, progress)
-    options = {"flow": flow, "depth_limit": depth_limit} | {k: v for k, v in given.items() if k != "spectrum"}
+    if infinite_depth and asked.branch is None:
+        raise ValueError("`infinite_depth` needs a ResNet: other networks have no limit of infinite depth.")
+    wanted, left_out = _quantities(asked, quantities, flow or infinite_depth)
+    answer = extrapolate(asked, flow, infinite_depth, progress) if flow or infinite_depth else run(asked, progress)
+    options = {"flow": flow, "infinite_depth": infinite_depth} | {k: v for k, v in given.items() if k != "spectrum"}
     certificate = _certificate(answer, options, asked.dtype, left_out, time.perf_counter() - start)
-    return _solution(asked, answer, wanted, certificate, network, throw)
+    return _solution(asked, answer, wanted, certificate, network, teacher, training, throw)
 
 
 def _quantities(asked: Problem, quantities, extrapolated: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -95,7 +95,7 @@ def _quantities(asked: Problem, quantities, extrapolated: bool) -> tuple[tuple[s
 
 def _certificate(answer: Answer, options: dict[str, Any], dtype: str, left_out, seconds: float) -> Certificate:
     shown = {name: value for name, value in options.items() if value is not None and value is not False}
-    return Certificate(
+    return legacy.certificate(
         theory="proportional", status=answer.status, residual=answer.residual, tolerance=TOLERANCE[dtype], dtype=dtype, error=answer.error,
         steps=int(options["steps"]), wall_time=seconds, options=shown, notes=answer.notes, left_out=left_out,
         diagnostics=answer.diagnostics,
@@ -103,8 +103,24 @@ def _certificate(answer: Answer, options: dict[str, Any], dtype: str, left_out, 
 
 
 def _solution(
-    asked: Problem, answer: Answer, wanted, certificate: Certificate, network: Network, throw: bool
+    asked: Problem,
+    answer: Answer,
+    wanted,
+    certificate: Certificate,
+    network: Network,
+    teacher: Teacher,
+    training: Training,
+    throw: bool,
 ) -> Solution:
     fields = {name: (dims, np.asarray(v, asked.dtype)) for name, (dims, v) in fields_of(asked, answer, wanted).items()}
     times = np.concatenate([[0.0], np.cumsum(asked.updates)])
-    return make_solution(fields, certificate, network, None, coords={"time": ("step", times)}, throw=throw)
+    return make_solution(
+        fields,
+        certificate,
+        network,
+        None,
+        teacher=teacher,
+        training=training,
+        coords={"time": ("step", times)},
+        throw=throw,
+    )

@@ -1,4 +1,4 @@
-"""Which learning rate, and does it transfer: `widefield.rate_sweep`, `optimal_rate` and `transfer`."""
+"""Which learning rate, and does it transfer: `widefield.rate_sweep`, `optimal_rate` and `rate_transfer`."""
 
 import time
 from collections.abc import Sequence
@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from widefield import checks
-from widefield.boundary import x64
-from widefield.network import Network
-from widefield.solution import Certificate, Solution, Status, make_solution
+from widefield.answer import legacy
+from widefield.answer.boundary import x64
+from widefield.answer.certificate import Certificate, Status
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.teacher import Teacher
+from widefield.question.training import Training
 from widefield.theories.proportional.problem import Problem, problem
 from widefield.theories.proportional.sweep import Search, at_rates, search
 
@@ -26,18 +30,12 @@ def _problem(network: Network, steps: int, **physics: Any) -> Problem:
 @x64
 def optimal_rate(
     network: Network,
+    teacher: Teacher,
+    training: Training,
     *,
-    steps: int,
     rates: Any = None,
-    richness: float = 1.0,
     width_ratio: float = np.inf,
-    data_ratio: float | None = None,
-    batch_ratio: float | None = None,
-    label_noise: float = 0.0,
-    centered: bool = False,
-    spectrum: Any = None,
     width: float | None = None,
-    batch: float | None = None,
 ) -> Solution:
     """The constant rate with the lowest test loss after a number of steps, and the largest stable one.
 
@@ -51,6 +49,12 @@ def optimal_rate(
     stability; a parabola in the logarithm of the rate. Error: half the distance between the neighbouring rates.
     """
     start = time.perf_counter()
+    training.refuse(
+        "optimal_rate", "batches", "weight_decay", "momentum_time", "temperature", "loss", "initial_scale", "flow"
+    )
+    richness, steps, centered = training.richness, training.steps, training.centered
+    data_ratio, batch_ratio, batch = teacher.data_ratio, teacher.batch_ratio, teacher.batch
+    label_noise, spectrum = teacher.label_noise, teacher.spectrum
     physics: dict[str, Any] = dict(
         richness=richness, width_ratio=width_ratio, data_ratio=data_ratio, batch_ratio=batch_ratio,
         label_noise=label_noise, centered=centered, spectrum=spectrum, width=width, batch=batch, target_overlap=None,
@@ -65,25 +69,29 @@ def optimal_rate(
         "test_loss": (("step",), found.losses[:, rows].min(axis=0)), "sweep": (("rate", "step"), found.losses[:, rows]),
     }  # fmt: skip
     certificate = _certificate("optimal_rate", {"steps": steps} | physics, bool(found.stable.all()), start)
-    return make_solution(fields, certificate, network, None, coords={"step": rows, "rate": found.rates})
+    return make_solution(
+        fields,
+        certificate,
+        network,
+        None,
+        coords={"step": rows, "rate": found.rates},
+        teacher=teacher,
+        training=training,
+    )
 
 
 @x64
-def transfer(
+def rate_transfer(
     network: Network,
+    teacher: Teacher,
+    training: Training,
     *,
     over: str,
     values: Sequence[float],
-    steps: int,
     parameterization: str = "mup",
     scaled_branch: bool = True,
     rates: Any = None,
-    richness: float = 1.0,
     width_ratio: float = np.inf,
-    data_ratio: float | None = None,
-    batch_ratio: float | None = None,
-    label_noise: float = 0.0,
-    centered: bool = False,
 ) -> Solution:
     r"""Whether the best learning rate stays the same as networks become wider or deeper.
 
@@ -100,6 +108,12 @@ def transfer(
     the rates and the scatter around the power law.
     """
     start = time.perf_counter()
+    training.refuse(
+        "rate_transfer", "batches", "weight_decay", "momentum_time", "temperature", "loss", "initial_scale", "flow"
+    )
+    richness, steps, centered = training.richness, training.steps, training.centered
+    data_ratio, batch_ratio = teacher.data_ratio, teacher.batch_ratio
+    label_noise = teacher.label_noise
     checks.choice("over", over, ("width", "depth"))
     checks.choice("parameterization", parameterization, PARAMETERIZATIONS)
     physics: dict[str, Any] = dict(
@@ -115,25 +129,29 @@ def transfer(
     stable = all(one.stable.all() for one in found)
     certificate = _certificate("transfer", options, stable, start, _holds(rows, drift))
     name = "width_ratio" if over == "width" else "depth"
-    return make_solution(fields, certificate, network, None, coords={"step": rows, name: points})
+    return make_solution(
+        fields, certificate, network, None, coords={"step": rows, name: points}, teacher=teacher, training=training
+    )
 
 
 @x64
 def rate_sweep(
     network: Network,
+    teacher: Teacher,
+    training: Training,
     *,
     rates: Any,
-    steps: int,
     width_ratios: Sequence[float] = (np.inf,),
     parameterization: str = "mup",
-    richness: float = 1.0,
-    data_ratio: float | None = None,
-    batch_ratio: float | None = None,
-    label_noise: float = 0.0,
-    centered: bool = False,
 ) -> Solution:
     """Test loss over (width_ratio, rate, step): every run in one compilation. Divergent runs are infinite, not errors."""
     start = time.perf_counter()
+    training.refuse(
+        "rate_sweep", "batches", "weight_decay", "momentum_time", "temperature", "loss", "initial_scale", "flow"
+    )
+    richness, steps, centered = training.richness, training.steps, training.centered
+    data_ratio, batch_ratio = teacher.data_ratio, teacher.batch_ratio
+    label_noise = teacher.label_noise
     checks.choice("parameterization", parameterization, PARAMETERIZATIONS)
     physics: dict[str, Any] = dict(
         richness=richness, width_ratio=1.0, data_ratio=data_ratio, batch_ratio=batch_ratio, label_noise=label_noise,
@@ -148,7 +166,15 @@ def rate_sweep(
         "rate_sweep", {"steps": steps, "parameterization": parameterization} | physics, False, start
     )
     fields = {"test_loss": (("width_ratio", "rate", "step"), found)}
-    return make_solution(fields, certificate, network, None, coords={"width_ratio": widths, "rate": grid})
+    return make_solution(
+        fields,
+        certificate,
+        network,
+        None,
+        coords={"width_ratio": widths, "rate": grid},
+        teacher=teacher,
+        training=training,
+    )
 
 
 def times(steps: int) -> np.ndarray:
@@ -237,7 +263,7 @@ def _certificate(
 ) -> Certificate:
     notes = ("every rate was stable: maximal_rate is a lower bound",) if all_stable else ()
     shown = {k: v for k, v in options.items() if v is not None and v is not False and k != "spectrum"}
-    return Certificate(
+    return legacy.certificate(
         theory=theory, status=Status.success, wall_time=time.perf_counter() - start, options=shown, notes=notes,
         diagnostics=diagnostics or {},
     )  # fmt: skip

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from widefield import checks
-from widefield.task import Task
+from widefield.question import checks
+from widefield.question.task import Task
 
 N_CLASSES = 10
 CIFAR10_RECORD = 1 + 3 * 32 * 32

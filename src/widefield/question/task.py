@@ -2,11 +2,10 @@
 
 import html
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from widefield import checks
+from widefield.question import checks
 
 _INPUTS = "a (sample, D) array or a (sample, state, D) array of sequences"
 _LABELS = "(sample,), (sample, output) or (sample, supervised state, output)"
@@ -39,7 +38,7 @@ class Task:
             value = getattr(self, name)
             if value is not None:
                 self._store(name, checks.real_array(name, value, ndim, meaning), notes)
-        object.__setattr__(self, "supervised", _states(self.supervised))
+        object.__setattr__(self, "supervised", checks.states(self.supervised))
         object.__setattr__(self, "notes", tuple(notes))
         self._check_labels()
         self._check_test()
@@ -146,15 +145,3 @@ def _label_axes(y: np.ndarray) -> np.ndarray:
     if y.ndim == 3:
         return y
     return y.reshape(len(y), 1, -1)
-
-
-def _states(supervised: Any) -> tuple[int, ...] | None:
-    if supervised is None:
-        return None
-    try:
-        states = np.atleast_1d(np.asarray(supervised))
-    except ValueError:
-        states = np.asarray([])
-    if states.ndim != 1 or states.size == 0 or states.dtype.kind not in "iu":
-        raise ValueError(f"`supervised` must be state indices such as -1 or (0, 2), got {supervised!r}.")
-    return tuple(int(s) for s in states)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import psutil
 
-from widefield import checks
+from widefield.question import checks
 
 F = TypeVar("F", bound=Callable[..., Any])
 SHARE_OF_MEMORY = 0.5

@@ -115,3 +115,29 @@ def schedule(name: str, value: Any, steps: int) -> Array:
     if not np.isfinite(values).all() or (values <= 0).any():
         raise ValueError(f"`{name}` must be positive and finite, got {values.min():g} … {values.max():g}.")
     return values
+
+
+def states(supervised: Any) -> tuple[int, ...] | None:
+    """State indices as a tuple, or None where the default is meant."""
+    if supervised is None:
+        return None
+    try:
+        states = np.atleast_1d(np.asarray(supervised))
+    except ValueError:
+        states = np.asarray([])
+    if states.ndim != 1 or states.size == 0 or states.dtype.kind not in "iu":
+        raise ValueError(f"`supervised` must be state indices such as -1 or (0, 2), got {supervised!r}.")
+    return tuple(int(s) for s in states)
+
+
+def flag(name: str, value: Any) -> bool:
+    """``value`` if it is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"`{name}` must be True or False, got {value!r}.")
+    return value
+
+
+def ratio(name: str, value: Any) -> float | None:
+    """A positive number, or None where it is infinite or left out."""
+    infinite = np.ndim(value) == 0 and np.asarray(value).dtype.kind == "f" and np.isposinf(value)
+    return None if value is None or infinite else nonnegative(name, value, positive=True)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from widefield import checks
-from widefield.activation import Activation, as_activation
+from widefield.question import checks
+from widefield.question.activation import Activation, as_activation
 
 Variance = float | tuple[float, ...]
 SHARING = ("tied", "untied")

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from widefield import checks
-from widefield.task import Task
+from widefield.question import checks
+from widefield.question.task import Task
 
 
 def gaussian(n_samples: int, dimension: int, mean: float = 0.0, seed: int = 0, n_test: int = 0) -> Task:

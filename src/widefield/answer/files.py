@@ -1,0 +1,180 @@
+"""Files: one NetCDF file gives back the arrays, the certificate and the whole question."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from widefield.answer.certificate import Certificate, Check, Status
+from widefield.answer.solution import Solution, as_fields
+from widefield.question import activation as activations
+from widefield.question import training as trainings
+from widefield.question.network import Network
+from widefield.question.task import Task
+from widefield.question.teacher import Teacher
+from widefield.question.training import Training
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+FORMAT = "widefield-2"
+
+
+def save(solution: Solution, path: str | os.PathLike) -> Path:
+    """Write ``solution`` to ``path``."""
+    import xarray as xr
+
+    groups: dict[str, xr.Dataset] = {"/solution": solution.data}
+    for name in ("task", "teacher", "training"):
+        noun = getattr(solution, name)
+        if noun is not None:
+            groups[f"/{name}"] = _as_dataset(noun)
+    tree = xr.DataTree.from_dict(groups)
+    tree.attrs = {
+        "format": FORMAT,
+        "fields": json.dumps([str(name) for name in solution.data.data_vars]),
+        "certificate": json.dumps(_certificate_dict(solution.certificate)),
+        "network": json.dumps(network_dict(solution.network)),
+    }
+    return write_atomically(path, lambda scratch: tree.to_netcdf(scratch, engine="h5netcdf"))
+
+
+def load(path: str | os.PathLike) -> Solution:
+    """Read a file written by `Solution.save`."""
+    import xarray as xr
+
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"`path` must be a file written by Solution.save, but {str(path)!r} does not exist.")
+    try:
+        with xr.open_datatree(path, engine="h5netcdf") as tree:
+            groups = {name: child.to_dataset(inherit=False).load() for name, child in tree.children.items()}
+            attrs = dict(tree.attrs)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"`path` is not a widefield file: {str(path)!r} ({error}).") from error
+    if attrs.get("format") != FORMAT:
+        raise ValueError(f"`path` is not a file of format {FORMAT}: {str(path)!r} has {attrs.get('format')!r}.")
+    try:
+        return _assemble(groups, attrs)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"`path` is a damaged widefield file: {str(path)!r} ({error!r}).") from error
+
+
+def write_atomically(path: str | os.PathLike, write: Callable[[str], Any]) -> Path:
+    """Have ``write`` make a file under a temporary name, flush it to disk and rename it: no half file is left."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise ValueError(f"`path` must lie in an existing folder, but {str(path.parent)!r} does not exist.")
+    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=f".part{path.suffix}")
+    os.close(handle)
+    try:
+        write(scratch)
+        with open(scratch, "rb+") as written:
+            os.fsync(written.fileno())
+        os.chmod(scratch, 0o666 & ~_umask())
+        os.replace(scratch, path)
+    except BaseException:
+        Path(scratch).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _assemble(groups: "dict[str, xr.Dataset]", attrs: dict[Any, Any]) -> Solution:
+    names = json.loads(attrs["fields"])
+    data = as_fields(groups["solution"], names)[names]
+    return Solution(
+        data,
+        _certificate_from(json.loads(attrs["certificate"])),
+        network_from(json.loads(attrs["network"])),
+        _task_from(groups["task"]) if "task" in groups else None,
+        _teacher_from(groups["teacher"]) if "teacher" in groups else None,
+        _training_from(groups["training"]) if "training" in groups else None,
+    )  # fmt: skip
+
+
+def _certificate_dict(certificate: Certificate) -> dict[str, Any]:
+    stored = {f.name: getattr(certificate, f.name) for f in fields(certificate)}
+    checks = {name: [c.value, c.limit, c.otherwise.name] for name, c in certificate.checks.items()}
+    failure = None if certificate.failure is None else certificate.failure.name
+    return stored | {"checks": checks, "failure": failure}
+
+
+def _certificate_from(stored: dict[str, Any]) -> Certificate:
+    checks = {name: Check(value, limit, Status[word]) for name, (value, limit, word) in stored["checks"].items()}
+    failure = None if stored["failure"] is None else Status[stored["failure"]]
+    return TypeAdapter(Certificate).validate_python(stored | {"checks": checks, "failure": failure})
+
+
+def network_dict(network: Network) -> dict[str, Any]:
+    """A network as words and numbers; a user's activation as its name and source text."""
+    phi = network.activation
+    stored = asdict(replace(network, activation=activations.NAMED["linear"]))
+    stored["activation"] = {
+        "name": phi.name, "parameters": phi.parameters, "breaks": phi.breaks, "source": phi.source
+    }  # fmt: skip
+    return stored
+
+
+def network_from(stored: dict[str, Any]) -> Network:
+    """The network that `network_dict` describes."""
+    phi = stored["activation"]
+    name, parameters, breaks, source = phi["name"], tuple(phi["parameters"]), tuple(phi["breaks"]), phi["source"]
+    known = name in activations.NAMES and not source
+    activation = activations.named(name, parameters) if known else activations.missing(name, breaks, source)
+    rest: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items() if k != "activation"}
+    return Network(activation=activation, **rest)
+
+
+def _as_dataset(noun: Task | Teacher | Training) -> "xr.Dataset":
+    """Arrays as variables, all other fields as JSON."""
+    import xarray as xr
+
+    values = {f.name: getattr(noun, f.name) for f in fields(noun)}
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    if isinstance(noun, Teacher) and noun.spectrum is not None:
+        values.pop("spectrum")
+        arrays |= {f"spectrum_{i}": part for i, part in enumerate(noun.spectrum)}
+    if isinstance(noun, Training) and callable(noun.loss):
+        values["loss"] = {"name": noun.loss_name, "source": noun.loss_source}
+    data = xr.Dataset({k: ([f"{k}_{i}" for i in range(v.ndim)], v) for k, v in arrays.items()})
+    data.attrs["rest"] = json.dumps({name: value for name, value in values.items() if name not in arrays})
+    return data
+
+
+def _stored(data: "xr.Dataset") -> dict[str, Any]:
+    rest = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(data.attrs["rest"]).items()}
+    return {str(name): data[name].values for name in data.data_vars} | rest
+
+
+def _task_from(data: "xr.Dataset") -> Task:
+    stored = _stored(data)
+    notes = stored.pop("notes")
+    task = Task(**stored)
+    object.__setattr__(task, "notes", notes)
+    return task
+
+
+def _teacher_from(data: "xr.Dataset") -> Teacher:
+    stored = _stored(data)
+    parts = sorted(name for name in stored if name.startswith("spectrum_"))
+    stored["spectrum"] = tuple(stored.pop(name) for name in parts) or None
+    return Teacher(**stored)
+
+
+def _training_from(data: "xr.Dataset") -> Training:
+    stored = _stored(data)
+    if isinstance(stored["loss"], dict):
+        stored["loss"] = trainings.missing_loss(**stored["loss"])
+    return Training(**stored)

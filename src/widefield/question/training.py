@@ -1,0 +1,160 @@
+"""The training: how parameters move, stated once for the theories and for finite networks."""
+
+import html
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from widefield.question import checks
+
+Rate = float | np.ndarray | Callable[[int], float]
+LOSSES = ("squared", "logistic", "cross_entropy")
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    r"""Gradient descent for ``steps`` updates with learning rate ``rate``.
+
+    .. math::  \theta \leftarrow (1 - \eta\lambda)\theta - \eta\,\gamma_0^2N\,\nabla_\theta\sum\ell(f, y)
+               + \sqrt{2\eta T}\,\xi
+
+    Notation: :math:`\eta` is ``rate``, a number, one per step, or a function of the step (evaluated when the training is
+    made); :math:`\gamma_0` ``richness``; :math:`\lambda` ``weight_decay``; :math:`T` ``temperature`` (Langevin noise on
+    every parameter); ``momentum_time`` :math:`\tau` puts :math:`Q \leftarrow (1-\eta/\tau)Q - (\eta/\tau)\nabla` in place
+    of the gradient. ``flow=True`` means small steps at fixed physical time rate · step. ``loss`` is a name, ``"squared"``,
+    ``"logistic"`` (labels ±1) or ``"cross_entropy"`` (labels are class probabilities), or a JAX function of one sample's
+    outputs and label. ``centered`` subtracts the initial function. ``initial_scale`` scales the initial weights without
+    being a multiplier: one number, or one per weight matrix (input, hidden ones, readout). ``batches`` are weights (step, sample) of
+    the samples in each step.
+
+    Each theory states its scaling of the rate (the gradient of a sum over samples in `widefield.dynamics`, of a mean in
+    `widefield.proportional`) and refuses what it does not cover.
+    """
+
+    rate: Rate
+    steps: int
+    _: KW_ONLY
+    richness: float = 1.0
+    flow: bool = False
+    loss: str | Callable[..., Any] = "squared"
+    weight_decay: float = 0.0
+    momentum_time: float | None = None
+    temperature: float = 0.0
+    batches: np.ndarray | None = None
+    centered: bool = False
+    initial_scale: float | Sequence[float] = 1.0
+
+    def __post_init__(self) -> None:
+        put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
+        tau = self.momentum_time
+        put("steps", checks.integer("steps", self.steps, 1))
+        put("rate", _rate(self.rate, self.steps))
+        put("richness", checks.nonnegative("richness", self.richness))
+        put("flow", checks.flag("flow", self.flow))
+        put("loss", self.loss if callable(self.loss) else checks.choice("loss", self.loss, LOSSES))
+        put("weight_decay", checks.nonnegative("weight_decay", self.weight_decay))
+        put("momentum_time", None if tau is None else checks.nonnegative("momentum_time", tau, positive=True))
+        put("temperature", checks.nonnegative("temperature", self.temperature))
+        put("batches", None if self.batches is None else _batches(self.batches, self.steps))
+        put("centered", checks.flag("centered", self.centered))
+        put("initial_scale", _initial_scale(self.initial_scale))
+
+    @property
+    def rates(self) -> np.ndarray:
+        """The rate of every update, shape (steps,)."""
+        return np.broadcast_to(np.asarray(self.rate, dtype=float), (self.steps,))
+
+    @property
+    def times(self) -> np.ndarray:
+        """Physical time rate · step at every row, shape (steps + 1,): row t is before update t."""
+        return np.concatenate([[0.0], np.cumsum(self.rates)])
+
+    @property
+    def loss_name(self) -> str:
+        """The loss as a word."""
+        return self.loss if isinstance(self.loss, str) else getattr(self.loss, "__name__", "loss")
+
+    @property
+    def loss_source(self) -> str:
+        """Source text of a user's loss, as a file keeps it."""
+        known = getattr(self.loss, "source_text", None)
+        if known is not None:
+            return known
+        try:
+            return inspect.getsource(self.loss).strip()  # type: ignore[arg-type]
+        except (OSError, TypeError):
+            return repr(self.loss)
+
+    def refuse(self, theory: str, *names: str) -> None:
+        """Raise where one of the fields ``names``, which ``theory`` does not cover, is not at its default."""
+        defaults = {f.name: f.default for f in fields(self)}
+        for name in names:
+            value, default = getattr(self, name), defaults[name]
+            if value is not default and (isinstance(value, np.ndarray) or callable(value) or value != default):
+                shown = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
+                raise ValueError(
+                    f"`{name}` of the training is not covered by {theory}: it must be {default!r}, got {shown}."
+                )
+
+    def __str__(self) -> str:
+        rate = (
+            f"rate {self.rate:g}"
+            if not isinstance(self.rate, np.ndarray)
+            else f"rates {self.rates[0]:g} … {self.rates[-1]:g}"
+        )
+        lines = [f"Training: {self.steps} steps, {rate}, richness {self.richness:g}, {self.loss_name} loss"]
+        shown = {
+            name: getattr(self, name) for name in ("flow", "weight_decay", "momentum_time", "temperature", "centered")
+        }
+        if self.initial_scale != 1.0:
+            shown["initial_scale"] = self.initial_scale
+        said = [f"{name} {value}" for name, value in shown.items() if value]
+        if self.batches is not None:
+            said.append(f"batches of {np.count_nonzero(self.batches, axis=1).max()} samples at most")
+        return "\n".join(lines + ([f"  with       {', '.join(said)}"] if said else []))
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def _rate(rate: Any, steps: int) -> float | np.ndarray:
+    rates = checks.schedule("rate", rate, steps)
+    if not callable(rate) and np.ndim(rate) == 0:
+        return float(rates[0])
+    rates = np.array(rates)
+    rates.flags.writeable = False
+    return rates
+
+
+def _batches(batches: Any, steps: int) -> np.ndarray:
+    weights, _ = checks.real_array("batches", batches, (2,), "weights (step, sample)")
+    if len(weights) != steps:
+        raise ValueError(f"`batches` must have one row per step ({steps}), got shape {weights.shape}.")
+    if (weights < 0).any():
+        raise ValueError(f"`batches` must be weights that are not negative, got {weights.min():g}.")
+    return weights
+
+
+def _initial_scale(value: Any) -> float | tuple[float, ...]:
+    if np.ndim(value) == 0:
+        return checks.nonnegative("initial_scale", value, positive=True)
+    if np.ndim(value) != 1 or len(value) < 2:
+        raise ValueError(f"`initial_scale` must be one number, or one per weight matrix, got {value!r}.")
+    return tuple(checks.nonnegative(f"initial_scale[{i}]", v, positive=True) for i, v in enumerate(value))
+
+
+def missing_loss(name: str, source: str) -> Callable[..., Any]:
+    """Stands for a user's loss read from a file: it prints, and raises if evaluated."""
+
+    def unavailable(f, y):
+        raise ValueError(
+            f"The loss {name!r} was saved by name and source text only and cannot be evaluated. State the training anew; "
+            f"its source was:\n{source}"
+        )
+
+    unavailable.__name__ = name
+    unavailable.source_text = source  # type: ignore[attr-defined]
+    return unavailable
