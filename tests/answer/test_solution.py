@@ -12,7 +12,9 @@ import pytest
 import xarray as xr
 
 import widefield as wf
+from widefield.answer.certificate import Check
 from widefield.answer.solution import make_solution
+from widefield.question.activation import leaky_relu, monomial
 
 X = np.random.default_rng(0).normal(size=(3, 4))
 TASK = wf.Task(X, np.arange(6).reshape(3, 2), x_test=X[:2].astype("float32"), y_test=np.ones((2, 2)))
@@ -26,7 +28,7 @@ def ramp(x):
 RAMP = wf.Activation(ramp, breaks=(-1, 1))
 
 
-def made(network=NET, task=TASK, *, arrays=None, throw=True, **certificate):
+def made(network=NET, task=TASK, *, teacher=None, training=None, arrays=None, throw=True, **certificate):
     """A solution with made-up numbers of every kind that theories return."""
     arrays = arrays or {
         "kernel": (("state", "state_", "sample"), np.arange(12.0).reshape(2, 2, 3) / 7),
@@ -37,7 +39,9 @@ def made(network=NET, task=TASK, *, arrays=None, throw=True, **certificate):
         "phase": ((), "ordered"),
         "single": (("sample",), np.ones(3, "float32")),
     }
-    return make_solution(arrays, wf.Certificate("demo", **certificate), network, task, throw=throw)
+    certificate = {"checks": {"residual": Check(1e-13, 1e-10)}} | certificate
+    nouns = {"teacher": teacher, "training": training}
+    return make_solution(arrays, wf.Certificate("demo", **certificate), network, task, **nouns, throw=throw)
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +106,8 @@ def test_tasks_come_back(tmp_path, task):
         wf.RNN(1),
         wf.RNN(4, "tanh", readout_variance=None, bias_variance=0.1, readout_bias_variance=0.7),
         wf.DNN(3, "quadratic", weight_variance=(0.1, 1e-300), inputs="untied", input_variance=(1, 2, 3)),
-        wf.DNN(2, activation.monomial(3), widths=(1, 0.5)),
-        wf.DNN(2, activation.leaky_relu(0.3)),
+        wf.DNN(2, monomial(3), widths=(1, 0.5)),
+        wf.DNN(2, leaky_relu(0.3)),
         pytest.param(
             wf.DNN(2, "leaky_relu"),
         ),
@@ -117,18 +121,68 @@ def test_networks_come_back(tmp_path, network):
     ]
 
 
+def wobble(f, y):
+    return ((f - y) ** 4).sum()
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        wf.Training(0.1, 5),
+        wf.Training(lambda t: 1 / (t + 1), 4, richness=0.3, flow=True, centered=True, loss="logistic"),
+        wf.Training(
+            [0.1, 0.2], 2, weight_decay=0.1, momentum_time=3.0, temperature=0.5, initial_scale=(1, 2, 3),
+            batches=np.eye(2, 3),
+        ),
+    ],
+)  # fmt: skip
+def test_trainings_come_back(tmp_path, training):
+    read = wf.load(made(training=training).save(tmp_path / "a.nc")).training
+    for name in (f.name for f in fields(training)):
+        np.testing.assert_equal(getattr(read, name), getattr(training, name))
+    assert str(read) == str(training)
+    np.testing.assert_array_equal(read.times, training.times)
+
+
+def test_a_user_s_loss_is_kept_as_text(tmp_path):
+    read = wf.load(made(training=wf.Training(0.1, 5, loss=wobble)).save(tmp_path / "a.nc"))
+    assert read.training.loss_name == "wobble" and "** 4" in read.training.loss_source
+    with pytest.raises(ValueError, match=r"wobble(.|\n)*\*\* 4"):
+        read.training.loss(1.0, 2.0)
+    again = wf.load(read.save(tmp_path / "b.nc")).training
+    assert again.loss_source == read.training.loss_source
+
+
+@pytest.mark.parametrize(
+    "teacher",
+    [
+        wf.Teacher(),
+        wf.Teacher(data_ratio=2.0, label_noise=0.1, target_overlap=[[1, 0.5], [0.5, 2]]),
+        wf.Teacher(batch_ratio=0.5, supervised=(-1, 0), inputs="sequence"),
+        wf.Teacher(spectrum=([2.0, 1.0], [0.5, 0.5]), batch=16),
+        wf.Teacher(spectrum=([2.0, 1.0], [0.5, 0.5], [0.25, 0.75]), data_ratio=3.0),
+    ],
+)
+def test_teachers_come_back(tmp_path, teacher):
+    read = wf.load(made(task=None, teacher=teacher).save(tmp_path / "a.nc"))
+    for name in (f.name for f in fields(teacher)):
+        np.testing.assert_equal(getattr(read.teacher, name), getattr(teacher, name))
+    assert str(read.teacher) == str(teacher) and set(read.question) == {"network", "teacher"}
+
+
 def test_certificates_come_back(tmp_path):
     solution = made(
-        residual=math.inf, tolerance=1e-10, error=-math.inf, steps=7, seed=2**40, dtype="float32", wall_time=0.1 + 0.2,
+        checks={"residual": Check(math.inf, 1e-10), "lost": Check(2, 0, wf.Status.incomplete)}, steps=7, seed=2**40, dtype="float32", wall_time=0.1 + 0.2,
         options={"noise": math.inf, "at": (1, 2), "nothing": None, "yes": True, "name": "φ", "deep": {"a": [math.inf]}},
-        notes=("a note", "zwölf"), left_out=("hidden",), status=wf.Status.saddle, throw=False,
+        notes=("a note", "zwölf"), left_out=("hidden",), failure=wf.Status.saddle, throw=False,
     )  # fmt: skip
     read = wf.load(solution.save(tmp_path / "a.nc"))
     assert read.certificate == solution.certificate
     assert read.certificate.options["deep"] == {"a": [math.inf]} and read.certificate.options["at"] == [1, 2]
     assert read.status is wf.Status.saddle and read.certificate.notes == ("a note", "zwölf")
-    nan = wf.load(made(residual=math.nan, options={"x": math.nan}).save(tmp_path / "b.nc")).certificate
-    assert math.isnan(nan.residual) and math.isnan(nan.options["x"])
+    unknown = {"residual": Check(math.nan, 1e-10)}
+    nan = wf.load(made(checks=unknown, options={"x": math.nan}, throw=False).save(tmp_path / "b.nc")).certificate
+    assert nan.status is wf.Status.inaccurate and math.isnan(nan.residual) and math.isnan(nan.options["x"])
 
 
 def test_certificates_hold_plain_values():
@@ -311,12 +365,12 @@ def test_failure_carries_what_was_reached():
         if status is wf.Status.success:
             continue
         with pytest.raises(wf.SolveError) as raised:
-            made(status=status, notes=("it went wrong",))
+            made(failure=status, notes=("it went wrong",))
         message, partial = str(raised.value), raised.value.solution
         assert status.name in message and status.value in message and "it went wrong" in message
         assert "throw=False" in message
         assert partial.status is status and partial.data.identical(made().data)
-        assert made(status=status, throw=False).status is status
+        assert made(failure=status, throw=False).status is status
     assert isinstance(raised.value, RuntimeError) and wf.SolveError("alone").solution is None
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import widefield as wf
-from widefield.answer.files import _network_dict, _network_from
+from widefield.answer.files import network_dict, network_from
 
 X = np.arange(12.0).reshape(4, 3) / 10
 Y = np.ones(4)
@@ -137,9 +137,9 @@ def test_a_users_function_is_not_what_its_name_says():
     task = wf.Task(np.ones((1, 1)), [1.0])
     assert not net.activation.known_as("linear") and wf.RNN(3, "linear").activation.known_as("linear")
     with pytest.raises(ValueError, match="linear"):
-        wf.perturbation(net, task, temperature=1.0)
+        wf.posterior(net, task, temperature=1.0, method="perturbative")
     with pytest.raises(ValueError, match="proportional covers linear networks"):
-        wf.proportional(wf.DNN(2, net.activation), richness=1.0, rate=0.1, steps=2, width_ratio=1.0, data_ratio=1.0)
+        wf.proportional(wf.DNN(2, net.activation), wf.Teacher(data_ratio=1.0), wf.Training(0.1, 2), width_ratio=1.0)
 
 
 def test_unequal_widths_need_untied_weights_and_biases():
@@ -176,10 +176,10 @@ def test_residual_networks_are_refused_by_the_name_of_the_theory():
 
 def test_files_keep_the_branch_and_old_ones_have_none():
     for net in (wf.ResNet(2, "tanh", 0.25, bias_variance=0.1), wf.DNN(2)):
-        fields = _network_dict(net)
-        assert _network_from(json.loads(json.dumps(fields))) == net
+        fields = network_dict(net)
+        assert network_from(json.loads(json.dumps(fields))) == net
     del fields["branch"]
-    assert _network_from(fields) == wf.DNN(2)
+    assert network_from(fields) == wf.DNN(2)
 
 
 def test_defaults():
