@@ -10,10 +10,10 @@ import widefield
 
 ROOT = Path(widefield.__file__).parent
 ROOMS = (
-    "question", "answer", "gaussian", "solvers", "theories", "simulate", "convert", "measures", "compare", "plot", "gallery",
+    "question", "answer", "measures", "gaussian", "solvers", "theories", "simulate", "convert", "compare", "plot", "gallery",
     "cli",
 )  # fmt: skip
-FREE_OF_THEORY = {"simulate": {"question", "answer", "simulate"}}
+FREE_OF_THEORY = {"simulate": {"question", "answer", "measures", "simulate"}}
 LAZY_DOOR = ("widefield.answer.solution", "widefield.plot")  # Solution.plot opens the room below when it is called
 FRONT = {"widefield", "widefield.__main__"}
 MODULES = sorted(ROOT.rglob("*.py"))
