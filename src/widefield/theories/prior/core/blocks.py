@@ -39,12 +39,12 @@ def tile_size(n_samples: int, n_states: int) -> int:
 
 def tile_pairs(n_samples: int, tile: int) -> Iterator[tuple[range, range]]:
     """Pairs of sample ranges that cover the upper triangle."""
-    starts = range(0, n_samples, tile)
-    ranges = [range(s, min(s + tile, n_samples)) for s in starts]
+    firsts = range(0, n_samples, tile)
+    ranges = [range(s, min(s + tile, n_samples)) for s in firsts]
     return ((rows, columns) for i, rows in enumerate(ranges) for columns in ranges[i:])
 
 
-def fill(
+def place_block(
     targets: dict[str, Target],
     arrays: dict[str, np.ndarray],
     block: Callable[[str], np.ndarray],

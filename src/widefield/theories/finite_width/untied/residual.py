@@ -8,10 +8,10 @@ import numpy as np
 
 from widefield.gaussian import closed, quadrature
 from widefield.question.activation import Activation
-from widefield.theories.finite_width import deep
-from widefield.theories.finite_width.march import Layer, Step, Wants
-from widefield.theories.finite_width.moments import FourthMoments
-from widefield.theories.finite_width.series import evaluate, pair_quadrature
+from widefield.theories.finite_width.untied import recursion
+from widefield.theories.finite_width.untied.fourth_moments import FourthMoments
+from widefield.theories.finite_width.untied.layers import Layer, Step, Wants
+from widefield.theories.finite_width.untied.pair_averages import evaluate, pair_quadrature
 
 REACH, FINEST = 14.0, 0.02
 
@@ -49,30 +49,30 @@ def _pair(activation: Activation, layer: Layer, after: Layer, step: Step, wants:
     """K, V and G1 of one pair against the right-hand sides of its two samples."""
     at = np.ix_([i, j], [i, j])
     K = layer.kernel[at]
-    found = by_quadrature(activation, K, wants)
+    averages = by_quadrature(activation, K, wants)
     size = np.sqrt(np.diag(after.kernel)[[i, j]])
-    off = [np.abs(after.kernel[at] - step.source[at] - step.weight * found.value) / _safe(size[:, None] * size)]
+    off = [np.abs(after.kernel[at] - step.source[at] - step.weight * averages.value) / _safe(size[:, None] * size)]
     if wants.pairs or wants.correction:
-        left = deep.transport(found, 0, 1)
-        source = deep.pair_source(found)[0, 1]
-        block = deep.next_block(layer.blocks[i, j], source, left, left, step.weight, step.ratio)
+        left = recursion.transport(averages, 0, 1)
+        source = recursion.pair_source(averages)[0, 1]
+        block = recursion.next_block(layer.blocks[i, j], source, left, left, step.weight, step.ratio)
         scale = np.sqrt(np.diag(block))
         # The source is a difference of moments: a rounding of these is as much as it can be known to.
-        own = np.sqrt(np.diag(found.fourth.square))  # type: ignore[union-attr]
-        floor = step.weight * np.array([own[0], np.sqrt(own[0] * own[1]), own[1]])
+        fourth = np.sqrt(np.diag(averages.fourth.square))  # type: ignore[union-attr]
+        floor = step.weight * np.array([fourth[0], np.sqrt(fourth[0] * fourth[1]), fourth[1]])
         off.append(
             np.abs(after.blocks[i, j] - block) / _safe(np.maximum(scale[:, None] * scale, floor[:, None] * floor))
         )
-    if wants.correction and found.hessian is not None:
+    if wants.correction and averages.hessian is not None:
         blocks = layer.blocks[at]
-        new = deep.next_correction(layer.correction[at], blocks, found, step.weight, step.ratio)
+        new = recursion.next_correction(layer.correction[at], blocks, averages, step.weight, step.ratio)
         scale = np.sqrt(np.abs(blocks[..., 1, 1])) + np.abs(new)
         off.append(np.abs(after.correction[at] - new) / _safe(scale * max(step.weight, 1.0)))
     return float(max(np.max(v) for v in off))
 
 
-def by_quadrature(activation: Activation, K: np.ndarray, wants: Wants) -> deep.Averages:
-    """The averages of two samples, each pair by its own rule."""
+def by_quadrature(activation: Activation, K: np.ndarray, wants: Wants) -> recursion.Averages:
+    """The averages of two samples, each pair by a rule of its own."""
     if activation.breaks:
         return _broken(activation, K, wants)
     tables = [[_smooth(activation, K[i, i], K[j, j], K[i, j]) for j in range(2)] for i in range(2)]
@@ -80,7 +80,9 @@ def by_quadrature(activation: Activation, K: np.ndarray, wants: Wants) -> deep.A
     curve = 0.5 * part["20"]
     gradient = np.stack([curve, part["11"], curve.T])
     moments = FourthMoments(part["cubic"], part["square"], 0.0)
-    return deep.Averages(part["00"], gradient, deep.hessian_of(part["40"], part["31"], part["22"]), moments, 0.0)
+    return recursion.Averages(
+        part["00"], gradient, recursion.hessian_of(part["40"], part["31"], part["22"]), moments, 0.0
+    )
 
 
 def _smooth(activation: Activation, q: float, p: float, c: float) -> dict[str, float]:
@@ -100,8 +102,8 @@ def _smooth(activation: Activation, q: float, p: float, c: float) -> dict[str, f
     average = lambda i, j: float(np.sum(weight * left[i] * right[j]))  # noqa: E731
     if _grows(weight * left[6] ** 2) or _grows(weight * left[5] ** 2):
         raise OutOfReach
-    found = {f"{i}{j}": average(i, j) for i, j in ((0, 0), (2, 0), (1, 1), (4, 0), (3, 1), (2, 2))}
-    return found | {"cubic": average(6, 0), "square": average(5, 5)}
+    values = {f"{i}{j}": average(i, j) for i, j in ((0, 0), (2, 0), (1, 1), (4, 0), (3, 1), (2, 2))}
+    return values | {"cubic": average(6, 0), "square": average(5, 5)}
 
 
 def _grows(values: np.ndarray) -> bool:
@@ -112,7 +114,7 @@ def _with_powers(derivatives: list[np.ndarray]) -> list[np.ndarray]:
     return [*derivatives, derivatives[0] ** 2, derivatives[0] ** 3]
 
 
-def _broken(activation: Activation, K: np.ndarray, wants: Wants) -> deep.Averages:
+def _broken(activation: Activation, K: np.ndarray, wants: Wants) -> recursion.Averages:
     q = np.diag(K)
     pairs = [np.ravel(v) for v in np.broadcast_arrays(q[:, None], q[None, :], K)]
 
@@ -121,24 +123,24 @@ def _broken(activation: Activation, K: np.ndarray, wants: Wants) -> deep.Average
 
     value = average(0, 0)
     if not wants.vertex:
-        return deep.Averages(value, np.zeros((3, *K.shape)), None, None, 0.0)
+        return recursion.Averages(value, np.zeros((3, *K.shape)), None, None, 0.0)
     # A kink at a node that does not vary: no contribution.
     curve = 0.5 * average(2, 0) if q.all() else np.zeros_like(K)
     gradient = np.stack([curve, average(1, 1), curve.T])
     fourth = [[pair_quadrature(activation, p, *triple)[0] for triple in zip(*pairs)] for p in ((3, 1), (2, 2))]
     cubic, square = (np.reshape(v, K.shape) for v in fourth)
     hessian = _closed_hessian(activation, pairs, K) if wants.correction else None
-    return deep.Averages(value, gradient, hessian, FourthMoments(cubic, square, 0.0), 0.0)
+    return recursion.Averages(value, gradient, hessian, FourthMoments(cubic, square, 0.0), 0.0)
 
 
 def _closed_hessian(activation: Activation, pairs, K: np.ndarray) -> np.ndarray | None:
     """By the library's closed forms; None for parallel nodes, where they are infinite."""
     q = np.diag(K)
-    if np.any(K[0, 1] ** 2 >= q[0] * q[1] * (1 - deep.NEARLY_PARALLEL**2)):
+    if np.any(K[0, 1] ** 2 >= q[0] * q[1] * (1 - recursion.NEARLY_PARALLEL**2)):
         return None
     with jax.enable_x64(True), np.errstate(all="ignore"):
         parts = [np.asarray(closed.moment(activation, o, *pairs)).reshape(K.shape) for o in ((4, 0), (3, 1), (2, 2))]
-    result = deep.hessian_of(*parts)
+    result = recursion.hessian_of(*parts)
     result[..., [0, 1], [0, 1]] = 0  # a node with itself: the contraction with V vanishes
     return result
 
@@ -147,11 +149,11 @@ def _tensor(layer: Layer) -> float:
     """The full V on pairs against the pair blocks."""
     n = len(layer.kernel)
     i, j = np.indices((n, n))
-    V = deep.unfold(layer.matrix, n)
+    V = recursion.unfold(layer.matrix, n)
     twice = np.stack([V[i, i, i, i], V[i, j, i, j], V[i, i, j, j], V[i, i, i, j]])
     blocks = layer.blocks
-    found = np.stack([blocks[..., 0, 0], blocks[..., 1, 1], blocks[..., 0, 2], blocks[..., 0, 1]])
-    return float(np.max(np.abs(twice - found)) / _safe(np.max(np.abs(found))))
+    once = np.stack([blocks[..., 0, 0], blocks[..., 1, 1], blocks[..., 0, 2], blocks[..., 0, 1]])
+    return float(np.max(np.abs(twice - once)) / _safe(np.max(np.abs(once))))
 
 
 def _safe(scale):

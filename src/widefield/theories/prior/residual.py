@@ -9,33 +9,33 @@ import numpy as np
 from widefield.gaussian import AbstractKernel, RefinedKernel, quadrature
 from widefield.question.network import Network
 from widefield.theories.prior import core
+from widefield.theories.prior.core.matrices import table
 
 N_ENTRIES = 4
 
 _pairs_at_all_states = jax.jit(core.equal_state_pairs)
-table = jax.jit(lambda kernel, q: kernel.table(q))
 
 
 def residual(
     network: Network, kernel: AbstractKernel, q: np.ndarray, x: np.ndarray, fields: dict[str, np.ndarray]
 ) -> float:
-    """Largest violation of the recursion by the returned fields, each relative to the scale of its equation."""
-    found = [_last_state(network, kernel, q, x, fields)]
+    """Largest violation of Eqs. (prior.2), (prior.3), (prior.4), (prior.5), each relative to the scale of its equation."""
+    violations = [_last_state(network, kernel, q, x, fields)]
     if "hidden" in fields:
-        found.append(_all_states(network, kernel, q, x, fields))
-    return float(np.max(found))
+        violations.append(_all_states(network, kernel, q, x, fields))
+    return float(np.max(violations))
 
 
 def _last_state(network, kernel, q, x, fields) -> float:
     """``output`` and ``ntk`` of three pairs: the most and least alike at the input, and a sample with itself."""
     variances = core.variances_of(network, x.dtype)
     i, j = _choose(x)
-    drive = np.einsum("pad,pad->ap", x[i], x[j]) / x.shape[-1]
+    overlap = np.einsum("pad,pad->ap", x[i], x[j]) / x.shape[-1]
     rows, columns = (table(kernel, jnp.asarray(q[:, k])) for k in (i, j))
     refined = isinstance(kernel, RefinedKernel)
     march = core.equal_state_pairs if refined else _pairs_at_all_states
     with jax.disable_jit() if refined else contextlib.nullcontext():
-        marched = march(kernel, variances, rows, columns, jnp.asarray(drive, x.dtype))
+        marched = march(kernel, variances, rows, columns, jnp.asarray(overlap, x.dtype))
     C, theta, value = (np.asarray(v, float) for v in marched)
     states = sorted({network.depth - 1, int(np.argmax(q.max(axis=1)))})
     exact, scale = _around(kernel, 0, q[np.ix_(states, i)], q[np.ix_(states, j)], C[states])

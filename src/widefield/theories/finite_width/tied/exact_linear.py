@@ -7,7 +7,7 @@ everything reduces to averages of traces of words in the weights, which integrat
     \mathrm{tr}(WAW^TB) \to \mathrm{tr}A\,\mathrm{tr}B, \quad \mathrm{tr}(WAWB) \to \mathrm{tr}(A^TB), \quad
     \mathrm{tr}(WA)\,\mathrm{tr}(WB) \to \mathrm{tr}(A^TB), \quad \mathrm{tr}(WA)\,\mathrm{tr}(W^TB) \to \mathrm{tr}(AB),
 
-each with a factor w/n. Theory page: finite_width_recurrent, "Linear RNN, exact at every n".
+each with a factor w/n. Eq. (finite_width.29).
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ r"""Criticality: how kernel, vertex and correction of a very deep network run wi
     \chi_\parallel = C_W\,\partial_K\langle\sigma^2\rangle_K, \qquad \chi_\perp = C_W\langle\sigma'^2\rangle_K, \qquad
     V/K^2 \to c\,\ell \ \text{ or } \ \frac{C_W^2[\langle\sigma^4\rangle - \langle\sigma^2\rangle^2]}{K^2(1-\chi_\parallel^2)}
 
-Chapter 5 of Roberts, Yaida & Hanin, from the recursions of `widefield.theories.finite_width.deep`.
+Eqs. (finite_width.13), (finite_width.16), from the recursions of `widefield.theories.finite_width.untied.recursion`.
 """
 
 import math
@@ -14,20 +14,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from widefield.answer import legacy
 from widefield.answer.boundary import x64
-from widefield.answer.certificate import SolveError, Status
+from widefield.answer.certificate import Certificate, Check, SolveError, Status
 from widefield.answer.progress import bar
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
 from widefield.question.network import Network
-from widefield.theories.finite_width import deep
-from widefield.theories.finite_width.asymptotics import Asymptotics, asymptotics
-from widefield.theories.finite_width.march import Layer, Step, Wants, advance_layer, first_layer, steps
-from widefield.theories.finite_width.verify import residual
-from widefield.theories.prior.limits import depth_limit
+from widefield.theories.finite_width.derived.asymptotics import Asymptotics, asymptotics
+from widefield.theories.finite_width.expansion import TRUSTED, UNVERIFIED
+from widefield.theories.finite_width.untied.fields import PAIR_NAMES
+from widefield.theories.finite_width.untied.layers import Layer, Step, Wants, advance_layer, first_layer, steps
+from widefield.theories.finite_width.untied.recursion import refuse
+from widefield.theories.finite_width.untied.residual import residual
+from widefield.theories.prior.core import DepthLimit, find_depth_limit
 
-TRUSTED = 0.3  # of V/(nK²)
 RANGE = 1e20  # kernels beyond this, or below its inverse, end the flow: there is nothing new to see
 NO_POWER_LAW = 0.2  # an exponent that is less certain than this is none
 LIMITS = (
@@ -77,30 +77,36 @@ def criticality(
     power and the given ``correlation`` at the input; equal widths.
 
     Method: the layer recursion; limits from doublings of the depth, freed of 1/ℓ and ln ℓ/ℓ.
-    Error: averages are good to ``rtol``; the error of a limit is what the extrapolation changes.
+    Error: averages, the residual of the recursions by quadrature and that of the fixed point are within ``rtol`` (1e-8 by
+    default); the error of a fitted limit is what the extrapolation changes, and a limit whose error exceeds a fifth of
+    max(limit, 1) is given as NaN.
     Limits: untied parameters, an input at state 0 only, variances that do not depend on the state.
     """
     start = time.perf_counter()
     layers, correlation = _check(network, layers, correlation)
     rtol = checks.tolerance("rtol", rtol, 1e-11)
-    limit = depth_limit(network, throw=throw)
-    exact = asymptotics(network, float(limit.variance))
-    facts, flow, wants = _flow(network, layers, correlation, rtol, progress)
-    values = {name: limit.data[name].values for name in LIMITS} | _scalars(flow, exact)
-    fields: dict[str, Any] = {name: ((), value) for name, value in values.items()} | _arrays(flow, wants)
-    if limit.status is not Status.success:
-        facts["status"] = limit.status
-    certificate = legacy.certificate(
-        theory="criticality",
-        tolerance=rtol,
-        steps=len(flow),
-        wall_time=time.perf_counter() - start,
-        options={"layers": layers, "correlation": correlation},
-        left_out=() if wants.correction else ("correction",),
-        **facts,
+    limit = find_depth_limit(network)
+    flow = _flow(_deepened(network, layers), correlation, rtol, progress)
+    values = {name: getattr(limit, name) for name in LIMITS} | _scalars(
+        flow.layers, asymptotics(network, limit.variance)
     )
-    coords = {"pair": ["11", "12", "22"], "pair_": ["11", "12", "22"]}
-    return make_solution(fields, certificate, network, None, coords=coords, throw=throw)
+    fields: dict[str, Any] = {name: ((), value) for name, value in values.items()} | _arrays(flow)
+    certificate = Certificate(
+        "criticality",
+        flow.checks | _checks_of_limit(limit, rtol),
+        flow.failure,
+        steps=len(flow.layers),
+        wall_time=time.perf_counter() - start,
+        options={"layers": layers, "correlation": correlation, "rtol": rtol},
+        notes=flow.notes,
+        left_out=() if flow.wants.correction else ("correction",),
+    )
+    coords = {"pair": PAIR_NAMES, "pair_": PAIR_NAMES}
+    return make_solution(fields, certificate, network, coords=coords, throw=throw)
+
+
+def _checks_of_limit(limit: DepthLimit, rtol: float) -> dict[str, Check]:
+    return {"limit_residual": Check(limit.residual, rtol), "limit_error": Check(limit.error, rtol)}
 
 
 def _check(network: Any, layers: Any, correlation: Any) -> tuple[int, float]:
@@ -113,7 +119,7 @@ def _check(network: Any, layers: Any, correlation: Any) -> tuple[int, float]:
             "`network` must have untied weights and biases: criticality covers deep networks. depth_limit holds for tied "
             "ones too, and finite_width has their V and G1 at a given depth."
         )
-    if deep.refuse(network.activation) == "jumps":
+    if refuse(network.activation) == "jumps":
         raise ValueError(f"`network` has the activation {network.activation}, which jumps: criticality needs <φ'φ'>.")
     checks.reject_tracers(correlation=correlation)
     if isinstance(correlation, bool) or np.ndim(correlation) or not -1 < float(correlation) < 1:
@@ -121,36 +127,50 @@ def _check(network: Any, layers: Any, correlation: Any) -> tuple[int, float]:
     return checks.integer("layers", layers, 16), float(correlation)
 
 
-def _flow(network: Network, n_layers: int, correlation: float, rtol: float, progress):
-    """What the certificate says, and the layers until the kernel grows or vanishes exponentially."""
-    w, u, b = (
-        float(np.atleast_1d(v)[0]) for v in (network.weight_variance, network.input_variance, network.bias_variance)
-    )
-    long = replace(network, depth=n_layers, weight_variance=w, input_variance=u, bias_variance=b, readout_variance=None,
-                   widths=1.0, biases="untied")  # fmt: skip
+def _deepened(network: Network, n_layers: int) -> Network:
+    """The same network with many layers of one width and no readout."""
+    given = network.weight_variance, network.input_variance, network.bias_variance
+    w, u, b = (float(np.atleast_1d(v)[0]) for v in given)
+    return replace(
+        network, depth=n_layers, weight_variance=w, input_variance=u, bias_variance=b, readout_variance=None, widths=1.0,
+        biases="untied",
+    )  # fmt: skip
+
+
+class Flow(NamedTuple):
+    """The layers until the kernel grows or vanishes exponentially, and what the certificate says of them."""
+
+    layers: list[Layer]
+    wants: Wants
+    checks: dict[str, Check]
+    failure: Status | None = None
+    notes: tuple[str, ...] = ()
+
+
+def _flow(network: Network, correlation: float, rtol: float, progress: bool | None) -> Flow:
     x = math.sqrt(2) * np.array([[[1.0, 0.0]], [[correlation, math.sqrt(1 - correlation**2)]]])
-    K, made = steps(long, x, (1,) * n_layers)
-    wants = Wants(pairs=True, correction=deep.refuse(network.activation) is None, tensor=False, quadruples=None)
-    flow = [first_layer(K, wants)]
-    facts: dict[str, Any] = {"status": Status.success}
+    K, between = steps(network, x, (1,) * network.depth)
+    wants = Wants(pairs=True, correction=refuse(network.activation) is None, tensor=False, quadruples=None)
+    layers = [first_layer(K, wants)]
     try:
-        with bar("criticality", n_layers, progress, 0.03 * n_layers) as advance:
-            flow += _march(long, flow[0], made, wants, rtol, advance)
+        with bar("criticality", network.depth, progress, 0.03 * network.depth) as advance:
+            layers += _march(network, layers[0], between, wants, rtol, advance)
     except (OverflowError, SolveError) as error:
-        facts |= {"status": Status.inaccurate, "notes": (str(error),)}
-        return facts, flow, wants
-    if len(flow) < n_layers:
-        facts["notes"] = (f"the flow ends at layer {len(flow)}: the kernel grows or vanishes exponentially",)
-    facts["error"] = flow[-1].error
-    facts["residual"] = residual(network.activation, flow, made[: len(flow) - 1], wants)
-    if facts["residual"] is not None and not facts["residual"] <= rtol:
-        facts["status"] = Status.inaccurate
-    return facts, flow, wants
+        failure = Status.nonfinite if isinstance(error, OverflowError) else Status.inaccurate
+        return Flow(layers, wants, {}, failure, (str(error),))
+    notes: tuple[str, ...] = ()
+    if len(layers) < network.depth:
+        notes = (f"the flow ends at layer {len(layers)}: the kernel grows or vanishes exponentially",)
+    verdicts = {"error": Check(layers[-1].error, rtol)}
+    violation = residual(network.activation, layers, between[: len(layers) - 1], wants)
+    if violation is None:
+        return Flow(layers, wants, verdicts, notes=(*notes, UNVERIFIED))
+    return Flow(layers, wants, {"residual": Check(violation, rtol)} | verdicts, notes=notes)
 
 
-def _march(network: Network, layer: Layer, made: list[Step], wants: Wants, rtol: float, advance) -> list[Layer]:
+def _march(network: Network, layer: Layer, between: list[Step], wants: Wants, rtol: float, advance) -> list[Layer]:
     flow: list[Layer] = []
-    for step in made:
+    for step in between:
         layer = advance_layer(network, layer, step, wants, rtol)
         if not 1 / RANGE < layer.kernel[0, 0] < RANGE or not np.isfinite(layer.blocks).all():
             break
@@ -200,9 +220,9 @@ def slope(values: np.ndarray) -> Fit:
     return _extrapolate((y / depth)[1:]) if depth[0] > 0 else NONE
 
 
-def _extrapolate(found: np.ndarray) -> Fit:
+def _extrapolate(values: np.ndarray) -> Fit:
     """Three values at doubled depths, freed of 1/ℓ and ln ℓ/ℓ; the error is what the extrapolation changes."""
-    early, middle, late = (float(v) for v in found)
+    early, middle, late = (float(v) for v in values)
     value = 4 * late - 4 * middle + early
     fit = Fit(value, max(abs(value - (2 * late - middle)), abs(value - late), 1e-12))
     return fit if fit.error <= NO_POWER_LAW * max(abs(value), 1.0) else NONE
@@ -214,14 +234,15 @@ def _doublings(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (depth, values[depth]) if depth[0] else (depth, np.full(4, math.nan))
 
 
-def _arrays(flow: list[Layer], wants: Wants) -> dict[str, Any]:
+def _arrays(flow: Flow) -> dict[str, Any]:
     pair = ("layer", "sample", "sample_")
-    ratio = np.array([np.max(np.diagonal(v.blocks[..., 0, 0]) / np.diag(v.kernel) ** 2) for v in flow])
+    layers, wants = flow.layers, flow.wants
+    ratio = np.array([np.max(np.diagonal(v.blocks[..., 0, 0]) / np.diag(v.kernel) ** 2) for v in layers])
     arrays = {
-        "kernel": (pair, np.stack([layer.kernel for layer in flow])),
-        "vertex_pairs": ((*pair, "pair", "pair_"), np.stack([layer.blocks for layer in flow])),
+        "kernel": (pair, np.stack([layer.kernel for layer in layers])),
+        "vertex_pairs": ((*pair, "pair", "pair_"), np.stack([layer.blocks for layer in layers])),
         "width_needed": (pair[:1], np.ceil(ratio / TRUSTED * (1 - 1e-12))),  # whole numbers survive rounding,
     }
     if wants.correction:
-        arrays["correction"] = (pair, np.stack([layer.correction for layer in flow]))
+        arrays["correction"] = (pair, np.stack([layer.correction for layer in layers]))
     return arrays

@@ -1,7 +1,8 @@
-r"""Fourth moments on two nodes, :math:`\langle\varphi(a)^3\varphi(b)\rangle` and :math:`\langle\varphi(a)^2\varphi(b)^2\rangle`.
+r"""Fourth moments :math:`\langle\varphi_i\varphi_j\varphi_k\varphi_l\rangle` of one neuron on sets of four samples, some of them equal.
 
-Closed for relu, leaky relu and abs, for which Stein's lemma ends at the opening angle; quadrature for other kinks. The
-smooth ones are made in `series`, along with the derivatives.
+On two samples :math:`\langle\varphi(a)^3\varphi(b)\rangle` and :math:`\langle\varphi(a)^2\varphi(b)^2\rangle` are closed for relu,
+leaky relu and abs, for which Stein's lemma ends at the opening angle, and done by quadrature for other kinks. The smooth
+ones are made in `pair_averages`, along with the derivatives. Three or four samples are four-dimensional averages.
 """
 
 import math
@@ -11,11 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.gaussian import closed
+from widefield.answer.certificate import SolveError
+from widefield.gaussian import closed, quartic
 from widefield.question.activation import Activation
-from widefield.theories.finite_width.series import pair_quadrature
+from widefield.theories.finite_width.untied.pair_averages import pair_quadrature
 
 EPS = float(np.finfo(float).eps)
+CHUNK = 4096  # sets of four at a time
 
 
 class FourthMoments(NamedTuple):
@@ -24,13 +27,6 @@ class FourthMoments(NamedTuple):
     cubic: np.ndarray
     square: np.ndarray
     error: float
-
-
-def kink_slope(activation: Activation) -> float | None:
-    """Slope below zero of relu, leaky relu or abs; None for others."""
-    if not activation.is_named:
-        return None
-    return {"relu": 0.0, "abs": -1.0, "leaky_relu": (activation.parameters or (0.0,))[0]}.get(activation.name)
 
 
 class Ramp(NamedTuple):
@@ -86,11 +82,46 @@ def _ramp_moments(q, c, one: Ramp) -> tuple[np.ndarray, np.ndarray]:
 def broken_moments(activation: Activation, q: np.ndarray, c: np.ndarray) -> FourthMoments:
     """Any activation with breaks, pair by pair."""
     n = len(q)
-    found = np.zeros((2, 2, n, n))
+    moments = np.zeros((2, 2, n, n))
     for i, j in np.ndindex(n, n):
         for k, powers in enumerate(((3, 1), (2, 2))):
-            found[k, :, i, j] = pair_quadrature(activation, powers, q[i], q[j], c[i, j])
-    fourth = np.diag(found[1, 0])
+            moments[k, :, i, j] = pair_quadrature(activation, powers, q[i], q[j], c[i, j])
+    fourth = np.diag(moments[1, 0])
     scale = np.sqrt(fourth[:, None] * fourth[None, :])
-    error = np.max(found[:, 1] / np.where(scale > 0, scale, 1))
-    return FourthMoments(found[0, 0], found[1, 0], float(error))
+    error = np.max(moments[:, 1] / np.where(scale > 0, scale, 1))
+    return FourthMoments(moments[0, 0], moments[1, 0], float(error))
+
+
+def quartets(activation: Activation, sets: np.ndarray, K: np.ndarray, fourth: FourthMoments, rtol: float):
+    """Moments of sorted index sets (set, 4) and their largest error, relative to √(<σ⁴>…<σ⁴>)^¼.
+
+    Sets of one or two different samples are looked up among the pair moments; the others are four-dimensional averages.
+    """
+    first, last = sets[:, 0], sets[:, 3]
+    count = np.sum(sets == first[:, None], axis=1)
+    pairs = np.all((sets == first[:, None]) | (sets == last[:, None]), axis=1)
+    value = np.where(count == 3, fourth.cubic[first, last], fourth.square[first, last])
+    value = np.where(count == 1, fourth.cubic[last, first], value)
+    error = fourth.error
+    if not pairs.all():
+        value[~pairs], more = _different(activation, sets[~pairs], K)
+        scale = np.prod(np.diag(fourth.square)[sets[~pairs]], axis=1) ** 0.25
+        error = max(error, float(np.max(more / np.where(scale > 0, scale, 1))))
+    if not error <= rtol:
+        raise SolveError(
+            f"Fourth moments of {activation} are known only to {error:.1e} of their scale (asked rtol={rtol:g})."
+        )
+    return value, error
+
+
+def _different(activation: Activation, sets: np.ndarray, K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Averages over three or four different samples."""
+    if activation.known_as("linear"):
+        i, j, k, l = sets.T
+        return K[i, j] * K[k, l] + K[i, k] * K[j, l] + K[i, l] * K[j, k], np.zeros(len(sets))
+    parts = [
+        quartic.fourth_moment(activation, K[part[:, :, None], part[:, None, :]])
+        for part in np.split(sets, range(CHUNK, len(sets), CHUNK))
+    ]
+    values, errors = (np.concatenate([np.asarray(part[k]) for part in parts]) for k in range(2))
+    return values, errors

@@ -1,12 +1,9 @@
-"""From marched layers to the fields of a solution: normalised, and copied back to duplicate inputs."""
-
-from collections.abc import Iterable
-from typing import Any
+"""From layers to the fields of a solution: normalized, and copied back to duplicate inputs."""
 
 import numpy as np
 
-from widefield.theories.finite_width import deep
-from widefield.theories.finite_width.march import Layer
+from widefield.theories.finite_width.untied import recursion
+from widefield.theories.finite_width.untied.layers import Layer
 
 PAIR = ("layer", "sample", "sample_")
 DIMS: dict[str, tuple[str, ...]] = {
@@ -25,28 +22,8 @@ DIMS: dict[str, tuple[str, ...]] = {
 PAIR_NAMES = ["11", "12", "22"]
 
 
-def fields_of(
-    names: Iterable[str], layers: list[Layer], n: np.ndarray, back: np.ndarray, chosen: np.ndarray | None
-) -> tuple[dict[str, tuple[tuple[str, ...], np.ndarray]], dict[str, Any]]:
-    """Fields by name, and the coordinates of their dims; NaN where there are no layers.
-
-    ``n`` are the widths that feed the layers, ``back`` the different input that each sample is.
-    """
-    names = tuple(names)
-    shapes = {"sample": len(back), "pair": 3, "layer": len(n), "quadruple": 0 if chosen is None else len(chosen)}
-    fields = {}
-    for name in names:
-        shape = tuple(shapes[dim.rstrip("_")] for dim in DIMS[name])
-        fields[name] = DIMS[name], _field(name, layers, n, back) if layers else np.full(shape, np.nan)
-    coords: dict[str, Any] = {}
-    if "vertex_pairs" in names:
-        coords |= {"pair": PAIR_NAMES, "pair_": PAIR_NAMES}
-    if "vertex_quadruples" in names and chosen is not None:
-        coords["quadruple"] = ["({},{})({},{})".format(*row) for row in chosen]
-    return fields, coords
-
-
-def _field(name: str, layers: list[Layer], n: np.ndarray, back: np.ndarray) -> np.ndarray:
+def field_of(name: str, layers: list[Layer], n: np.ndarray, back: np.ndarray) -> np.ndarray:
+    """One field; ``n`` are the widths that feed the layers, ``back`` the different input that each sample is."""
     both = np.ix_(back, back)
     if name == "kernel":
         return np.stack([layer.kernel[both] for layer in layers])
@@ -64,10 +41,12 @@ def _field(name: str, layers: list[Layer], n: np.ndarray, back: np.ndarray) -> n
         count = len(layers[0].kernel)
         scale = n if name == "connected" else np.ones_like(n)
         every = np.ix_(back, back, back, back)
-        return np.stack([deep.unfold(layer.matrix, count)[every] / m for layer, m in zip(layers, scale, strict=True)])
+        return np.stack(
+            [recursion.unfold(layer.matrix, count)[every] / m for layer, m in zip(layers, scale, strict=True)]
+        )
     relative = np.stack([relative_variance(layer) / m for layer, m in zip(layers, n, strict=True)])
     if name == "ratio":
-        return relative.max(axis=1)
+        return relative[:, back].max(axis=1)
     return {"kurtosis": 3.0, "neuron_correlation": 0.5}[name] * relative[:, back]
 
 

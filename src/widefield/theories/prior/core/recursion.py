@@ -4,14 +4,11 @@ r"""The recursion of random deep and recurrent networks, pure JAX on arrays.
     C^{ab}_{\alpha\beta} = M^b_{ab}\,b_a + M^w_{ab}\,w_a\,\langle\varphi(h^{a-1}_\alpha)\varphi(h^{b-1}_\beta)\rangle
                            + M^u_{ab}\,\frac{u_a}{D}\,x^a_\alpha\!\cdot x^b_\beta
 
-Eq. 33 of Segadlo et al., with one mask each for weights, biases and inputs (1 if tied across states, δ_ab if not) and
-a readout that is never tied to the hidden states. The tangent kernel obeys
+Eqs. (prior.2), (prior.3), (prior.4), (prior.5): one mask each for weights, biases and inputs (1 if tied across states, δ_ab if not), a readout
+that is never tied to the hidden states, and the tangent kernel
 
 .. math::
-    \Theta^{ab} = C^{ab} + M^w_{ab}\,w_a\,\langle\varphi'\varphi'\rangle^{a-1,b-1}\,\Theta^{a-1,b-1},
-
-and a readout adds :math:`v\langle\varphi\varphi\rangle + b_{\rm out}` to its covariance and, to its tangent kernel,
-:math:`v\langle\varphi'\varphi'\rangle\Theta` on top.
+    \Theta^{ab} = C^{ab} + M^w_{ab}\,w_a\,\langle\varphi'\varphi'\rangle^{a-1,b-1}\,\Theta^{a-1,b-1}.
 
 Everything here is jit-able, vmap-able, and differentiable in the variances and in the overlaps of the inputs.
 """
@@ -111,12 +108,12 @@ def equal_state_pairs(
     variances: Variances,
     rows: dict[str, Array],
     columns: dict[str, Array],
-    drive: Float[Array, "driven pair"],
+    overlap: Float[Array, "driven pair"],
 ) -> tuple[Array, Array, Array]:
     """C, Θ and <φφ> of single pairs of samples at every state, (state, pair); tables are (..., state, pair)."""
     depth = len(variances.weight)
-    drive = jnp.pad(drive, ((0, depth - len(drive)), (0, 0)))
-    source = variances.bias[:, None] + variances.input[:, None] * drive
+    overlap = jnp.pad(overlap, ((0, depth - len(overlap)), (0, 0)))
+    source = variances.bias[:, None] + variances.input[:, None] * overlap
 
     def step(carry, a):
         value, tangent = carry
@@ -137,7 +134,7 @@ def equal_state_block(
     variances: Variances,
     rows: dict[str, Array],
     columns: dict[str, Array],
-    drive: Float[Array, "driven sample sample_"],
+    overlap: Float[Array, "driven sample sample_"],
     tangent: bool = True,
     dtype: Any = "float64",
 ) -> Block:
@@ -146,14 +143,14 @@ def equal_state_block(
     Equal-state blocks are the same for tied and untied weights and close among themselves, so memory does not grow
     with depth. ``rows`` and ``columns`` are the kernel's tables at all states, (..., state, sample).
     """
-    require_dtype(dtype, drive=drive, weight_variance=variances.weight)
-    depth, n_driven = len(variances.weight), len(drive)
+    require_dtype(dtype, overlap=overlap, weight_variance=variances.weight)
+    depth, n_driven = len(variances.weight), len(overlap)
 
     def source(a):
-        total = variances.bias[a] + jnp.zeros_like(drive[0])
+        total = variances.bias[a] + jnp.zeros_like(overlap[0])
         if n_driven == 1:
             return total
-        return total + jnp.where(a < n_driven, variances.input[a] * drive[jnp.minimum(a, n_driven - 1)], 0)
+        return total + jnp.where(a < n_driven, variances.input[a] * overlap[jnp.minimum(a, n_driven - 1)], 0)
 
     def averages(a, C):
         row = {k: v[..., a, :, None] for k, v in rows.items()}
@@ -167,7 +164,7 @@ def equal_state_block(
         earlier = variances.weight[a] * slope * (C + earlier) if tangent else earlier
         return source(a) + variances.weight[a] * value, earlier, jnp.maximum(error, jnp.max(more))
 
-    first = variances.bias[0] + variances.input[0] * drive[0]
+    first = variances.bias[0] + variances.input[0] * overlap[0]
     start = first, jnp.zeros_like(first), jnp.zeros((), first.dtype)
     C, earlier, error = jax.lax.fori_loop(1, depth, step, start)
     value, slope, more = averages(depth - 1, C)
@@ -181,22 +178,22 @@ def all_states_block(
     sharing: Sharing,
     rows: dict[str, Array],
     columns: dict[str, Array],
-    drive: Float[Array, "driven driven_ sample sample_"],
+    overlap: Float[Array, "driven driven_ sample sample_"],
     tangent: bool = True,
     dtype: Any = "float64",
 ) -> Block:
     """Every pair of states: row a + 1 of the covariance is made from row a alone, shifted by one state."""
-    require_dtype(dtype, drive=drive, weight_variance=variances.weight)
+    require_dtype(dtype, overlap=overlap, weight_variance=variances.weight)
     depth = len(variances.weight)
-    missing = depth - len(drive)
-    drive = jnp.pad(drive, ((0, missing), (0, missing), (0, 0), (0, 0)))
-    same = jnp.eye(depth, dtype=drive.dtype)
+    missing = depth - len(overlap)
+    overlap = jnp.pad(overlap, ((0, missing), (0, missing), (0, 0), (0, 0)))
+    same = jnp.eye(depth, dtype=overlap.dtype)
     mask = {name: jnp.ones_like(same) if tied else same for name, tied in sharing._asdict().items()}
     column = {k: v[..., :, None, :] for k, v in columns.items()}
 
     def source(a):
         bias = variances.bias[a] * mask["biases"][a]
-        return bias[:, None, None] + (variances.input[a] * mask["inputs"][a])[:, None, None] * drive[a]
+        return bias[:, None, None] + (variances.input[a] * mask["inputs"][a])[:, None, None] * overlap[a]
 
     def step(carry, a):
         C, theta = carry
@@ -217,7 +214,7 @@ def all_states_block(
 
 
 def _read_out(variances: Variances, C, theta, value, slope):
-    """Covariance and tangent kernel of the outputs."""
+    """Covariance and tangent kernel of the outputs, Eqs. (prior.3), (prior.5)."""
     if variances.readout is None:
         return C, theta
     readout = variances.readout * value + variances.readout_bias
@@ -232,8 +229,7 @@ def output_kernel(
     ``kernel`` comes from `widefield.gaussian.kernel_for`; inputs are (sample, driven state, D).
     """
     require_dtype(dtype, x=x, weight_variance=variances.weight)
-    drive = equal_overlaps(x, x)
     power = jnp.einsum("iad,iad->ai", x, x) / x.shape[-1]
     table = kernel.table(node_variances(kernel, variances, power, dtype))
-    block = equal_state_block(kernel, variances, table, table, drive, dtype=dtype)
+    block = equal_state_block(kernel, variances, table, table, equal_overlaps(x, x), dtype=dtype)
     return block.readout, block.tangent

@@ -4,9 +4,9 @@ A node p = (a, α) is a state of a sample, p⁻ = (a−1, α). Given the other n
 
 .. math::  \hat C_{pq} = B_{pq} + M_{pq}\frac{w}{n}\sum_i\varphi(h_i^{p^-})\varphi(h_i^{q^-}),
 
-a random matrix that fluctuates about the solution C = m(C) of the prior. Pairs are unordered. Only pairs of two states
-after the first fluctuate: they and the pairs of outputs (untied, w → v) are the *rows*.
-Theory page: finite_width_recurrent, "Exact starting point" and "Expansion".
+a random matrix that fluctuates about the solution C = m(C) of the prior, Eqs. (finite_width.20), (finite_width.21).
+Pairs are unordered. Only pairs of two states after the first fluctuate: they and the pairs of outputs (untied, w → v) are
+the *rows*.
 """
 
 from dataclasses import dataclass
@@ -14,12 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 
+from widefield.answer.certificate import SolveError, Status
 from widefield.gaussian import expectation
-from widefield.gaussian.closed import _kink_slope
+from widefield.gaussian.closed import kink_slope
 from widefield.question.activation import Activation
 from widefield.question.network import Network
 from widefield.question.task import Task
-from widefield.theories.prior.solve import prior
+from widefield.theories.prior.core import hidden_covariance
 
 ALMOST = 32 * float(np.finfo(float).eps)
 
@@ -44,7 +45,7 @@ class Rows:
     """The fluctuating pairs, later states after earlier ones, outputs last.
 
     Row P averages φ(``x``)φ(``y``) with ``weight`` M_P w; ``of`` (node, node\\_) is the row of a pair of hidden nodes and
-    ``output`` (sample, sample\\_) that of a pair of outputs, −1 where the pair does not fluctuate.
+    ``output`` (node, node\\_) that of a pair of outputs read at these nodes, −1 where there is none.
     """
 
     x: np.ndarray
@@ -60,14 +61,14 @@ class Rows:
 def find_nodes(network: Network, task: Task) -> Nodes:
     """The nodes of a network on a task; samples that coincide at a state (duplicate inputs) are one node there."""
     depth, n = network.depth, task.n_samples
-    hidden = prior(network, task, quantities=("hidden",), progress=False).hidden.values
+    hidden = _covariance(network, task)
     of = np.zeros((depth, n), int)
     first: list[tuple[int, int]] = []
     for a in range(depth):
-        own: list[int] = []
+        here: list[int] = []
         for alpha in range(n):
             q = hidden[a, a, alpha, alpha]
-            for node in own:
+            for node in here:
                 beta = first[node][1]
                 p, c = hidden[a, a, beta, beta], hidden[a, a, alpha, beta]
                 if abs(q - c) <= ALMOST * q and abs(p - c) <= ALMOST * q:
@@ -75,7 +76,7 @@ def find_nodes(network: Network, task: Task) -> Nodes:
                     break
             else:
                 of[a, alpha] = len(first)
-                own.append(len(first))
+                here.append(len(first))
                 first.append((a, alpha))
     state, sample = np.transpose(first)
     C = hidden[state[:, None], state, sample[:, None], sample]
@@ -84,8 +85,20 @@ def find_nodes(network: Network, task: Task) -> Nodes:
     return Nodes(of, state, previous, C, (state > 0) & (np.diag(C) > 0))
 
 
-def find_rows(network: Network, nodes: Nodes) -> Rows:
-    """All fluctuating pairs, in an order in which each depends on earlier ones only."""
+def _covariance(network: Network, task: Task) -> np.ndarray:
+    matrices = hidden_covariance(network, task.sequences(network.depth))
+    if matrices.failure is Status.nonfinite:
+        raise OverflowError("the covariance at infinite width overflows")
+    if matrices.failure is not None:
+        raise SolveError("; ".join(matrices.notes))
+    return matrices.arrays["hidden"]
+
+
+def find_rows(network: Network, nodes: Nodes, read: np.ndarray) -> Rows:
+    """All fluctuating pairs, in an order in which each depends on earlier ones only.
+
+    ``read`` (state, sample) marks the states of samples whose outputs are rows.
+    """
     live = np.flatnonzero(nodes.live)
     pairs = [(p, q) for p in live for q in live if p <= q]
     pairs.sort(key=lambda pair: max(nodes.state[pair[0]], nodes.state[pair[1]]))
@@ -96,18 +109,12 @@ def find_rows(network: Network, nodes: Nodes) -> Rows:
     of = np.full(nodes.C.shape, -1)
     for row, (p, q) in enumerate(pairs):
         of[p, q] = of[q, p] = row
-    last = nodes.of[-1]
-    output = np.full((len(last), len(last)), -1)
+    output = np.full(nodes.C.shape, -1)
     if network.readout_variance is not None:
-        ends = np.unique(last)
-        known = {}
-        for i, p in enumerate(ends):
-            for q in ends[i:]:
-                known[p, q] = known[q, p] = len(x)
-                x.append(int(p))
-                y.append(int(q))
-                weight.append(network.readout_variance)
-        output = np.array([[known[p, q] for q in last] for p in last])
+        ends = np.unique(nodes.of[read])
+        p, q = (ends[i] for i in np.triu_indices(len(ends)))
+        output[p, q] = output[q, p] = len(x) + np.arange(len(p))
+        x, y, weight = [*x, *p], [*y, *q], [*weight, *[network.readout_variance] * len(p)]
     return Rows(np.array(x, int), np.array(y, int), np.array(weight, float), of, output)
 
 
@@ -135,9 +142,11 @@ def respond(activation: Activation, nodes: Nodes, rows: Rows) -> Response:
     upper = np.triu_indices(P)
     column[upper] = column.T[upper] = np.arange(len(upper[0]))
     x, y, w = rows.x, rows.y, rows.weight
-    average = _Averages(activation, nodes.C, x, y)
-    mean, slope = average((0, 0)), average((1, 1))
-    left, right = average((2, 0)), average((0, 2))
+    pairs = RowPairs.of(activation, nodes.C, rows)
+    every = np.ones(len(rows), bool)
+    (mean, slope, left, right), errors = zip(
+        *(pairs.average(orders, every) for orders in ((0, 0), (1, 1), (2, 0), (0, 2))), strict=True
+    )
     D, index = np.zeros((len(rows), len(upper[0]))), np.arange(len(rows))
     np.add.at(D, (index, column[x, y]), w * slope)
     np.add.at(D, (index, column[x, x]), 0.5 * w * left)
@@ -146,58 +155,65 @@ def respond(activation: Activation, nodes: Nodes, rows: Rows) -> Response:
     p, q = np.nonzero(np.triu(rows.of >= 0))
     inner[:, rows.of[p, q]] = D[:, column[p, q]]
     R = scipy.linalg.solve_triangular(np.eye(len(rows)) - inner, np.eye(len(rows)), lower=True, unit_diagonal=True)
-    return Response(mean, D, R, w[:, None] * _second(activation, nodes, rows, average), column, average.error)
+    second, error = _second(nodes, rows, pairs)
+    return Response(mean, D, R, w[:, None] * second, column, max(*errors, error))
 
 
-class _Averages:
-    """Averages <φ^(i)(x)φ^(j)(y)> over the rows, with the largest relative error met."""
+@dataclass(frozen=True)
+class RowPairs:
+    """The Gaussian pair (φ's arguments) of every row: variances ``q``, ``p`` and covariance ``c``."""
 
-    def __init__(self, activation: Activation, C: np.ndarray, x: np.ndarray, y: np.ndarray):
-        self.activation = activation
+    activation: Activation
+    q: np.ndarray
+    p: np.ndarray
+    c: np.ndarray
+
+    @classmethod
+    def of(cls, activation: Activation, C: np.ndarray, rows: Rows) -> "RowPairs":
+        x, y = rows.x, rows.y
         q, p = C[x, x], C[y, y]
         limit = np.sqrt(q * p)
-        self.q, self.p, self.c = q, p, np.where(x == y, q, np.clip(C[x, y], -limit, limit))
-        self.error = 0.0
+        return cls(activation, q, p, np.where(x == y, q, np.clip(C[x, y], -limit, limit)))
 
-    def __call__(self, orders: tuple[int, int], chosen: np.ndarray | None = None) -> np.ndarray:
-        chosen = np.ones(len(self.q), bool) if chosen is None else chosen
-        if max(orders) > 1 and _kink_slope(self.activation) is not None:  # a dead node has φ = 0 and does not fluctuate
+    def average(self, orders: tuple[int, int], chosen: np.ndarray) -> tuple[np.ndarray, float]:
+        """<φ^(i)(x)φ^(j)(y)> of the chosen rows (zero elsewhere), and the largest relative error."""
+        if max(orders) > 1 and kink_slope(self.activation) is not None:  # a dead node has φ = 0 and does not fluctuate
             chosen = chosen & (self.q > 0) & (self.p > 0)
-        value = np.zeros(len(self.q))
-        if chosen.any():
-            n_chosen = int(chosen.sum())
-            more = 2 ** max(int(n_chosen - 1).bit_length(), 6) - n_chosen  # few shapes to compile
-            q, p, c = (np.pad(v[chosen], (0, more), mode="edge") for v in (self.q, self.p, self.c))
-            found = expectation(self.activation, q, p, c, orders)
-            value[chosen] = found.value[:n_chosen]
-            self.error = max(self.error, float(np.max(found.error / (np.abs(found.value) + 1.0))))
-        return value
+        value, n_chosen = np.zeros(len(self.q)), int(chosen.sum())
+        if not n_chosen:
+            return value, 0.0
+        more = 2 ** max(int(n_chosen - 1).bit_length(), 6) - n_chosen  # few shapes to compile
+        q, p, c = (np.pad(v[chosen], (0, more), mode="edge") for v in (self.q, self.p, self.c))
+        average = expectation(self.activation, q, p, c, orders)
+        value[chosen] = average.value[:n_chosen]
+        return value, float(np.max(average.error / (np.abs(average.value) + 1.0)))
 
 
-def _second(activation: Activation, nodes: Nodes, rows: Rows, average: _Averages) -> np.ndarray:
-    """∂²<φφ>, over the six products of {xx, xy, yy}; zero where nothing fluctuates."""
+def _second(nodes: Nodes, rows: Rows, pairs: RowPairs) -> tuple[np.ndarray, float]:
+    """∂²<φφ>, over the six products of {xx, xy, yy}, zero where nothing fluctuates; and the largest relative error."""
     x_lives, y_lives, one = nodes.live[rows.x], nodes.live[rows.y], rows.x == rows.y
     used = rows.weight != 0
-    second = np.zeros((len(rows), 6))
-    kinked = _kink_slope(activation) is not None
-    if kinked:  # <φ²> of one node is linear in its variance
-        _refuse_degenerate(average, used & ~one & (x_lives | y_lives))
+    if kink_slope(pairs.activation) is not None:  # <φ²> of one node is linear in its variance
+        _refuse_degenerate(pairs, used & ~one & (x_lives | y_lives))
         used = used & ~one
+    second, errors = np.zeros((len(rows), 6)), []
     for number, orders, factor, chosen in (
         (0, (4, 0), 0.25, x_lives), (1, (3, 1), 0.5, x_lives & y_lives), (2, (2, 2), 0.25, x_lives & y_lives),
         (3, (2, 2), 1.0, x_lives & y_lives), (4, (1, 3), 0.5, x_lives & y_lives), (5, (0, 4), 0.25, y_lives),
     ):  # fmt: skip
-        second[:, number] = factor * average(orders, used & chosen)
+        value, error = pairs.average(orders, used & chosen)
+        second[:, number] = factor * value
+        errors.append(error)
     # One node: all six products are the same one, counted as often as in the quadratic form.
     second[one, 0] = second[one] @ np.array([1.0, 2.0, 2.0, 1.0, 2.0, 1.0])
     second[one, 1:] = 0.0
-    return second
+    return second, max(errors)
 
 
-def _refuse_degenerate(average: _Averages, chosen: np.ndarray) -> None:
-    if np.any(chosen & (average.q > 0) & (average.p > 0) & (np.abs(average.c) >= np.sqrt(average.q * average.p))):
+def _refuse_degenerate(pairs: RowPairs, chosen: np.ndarray) -> None:
+    if np.any(chosen & (pairs.q > 0) & (pairs.p > 0) & (np.abs(pairs.c) >= np.sqrt(pairs.q * pairs.p))):
         raise ValueError(
-            f"`network` must not make two states of {average.activation} exactly parallel or opposite: the curvature of "
+            f"`network` must not make two states of {pairs.activation} exactly parallel or opposite: the curvature of "
             "<φφ> is infinite there. Perturb the inputs, or add a bias."
         )
 

@@ -5,16 +5,16 @@ r"""Noise of one neuron and the weight-reuse term: κ and T of the 1/n theory wi
     \qquad T_P = \sum_{Q,E}\frac{\partial\kappa_{PQ}}{\partial C_E}R_{EQ}
 
 In T the noise of Q acts, through its own response, on the covariance of the states that make P. It vanishes where
-weights are untied and no two states share biases or inputs. Theory page: finite_width_recurrent, equations (a) and (b).
+weights are untied and no two states share biases or inputs. Eqs. (finite_width.22), (finite_width.25).
 """
 
 import numpy as np
 
 from widefield.answer.progress import bar
-from widefield.gaussian.closed import _kink_slope
+from widefield.gaussian.closed import kink_slope
 from widefield.gaussian.quartic import fourth_moment, fourth_moment_and_gradient
 from widefield.question.activation import Activation
-from widefield.theories.finite_width.recurrent_pairs import Nodes, Response, Rows
+from widefield.theories.finite_width.tied.pairs import Nodes, Response, Rows
 
 CHUNK = 8192  # quadruples at a time
 SLOW = 32  # the same where each is a four-dimensional sum
@@ -51,8 +51,8 @@ def noise(
         T -= (response.R - np.eye(len(rows))) @ (rows.weight * response.mean)
     block = value[index] - mean[:, None] * mean
     x, y = rows.x[active], rows.y[active]
-    cross = [nodes.C[a[:, None], b] != 0 for a in (x, y) for b in (x, y)]
-    block = np.where(np.any(cross, axis=0), block, 0.0)  # independent nodes
+    joined = [nodes.C[a[:, None], b] != 0 for a in (x, y) for b in (x, y)]
+    block = np.where(np.any(joined, axis=0), block, 0.0)  # independent nodes
     kappa[np.ix_(active, active)] = w[:, None] * w * block
     return kappa, T, _relative(value, error, four, len(nodes.C))
 
@@ -63,7 +63,7 @@ def _averages(
     """<φφφφ>, its errors and, for ``reuse``, its gradients, some quadruples at a time."""
     value, error, gradient = np.empty(len(C)), np.empty(len(C)), np.empty(C.shape if reuse else 0)
     named = activation.is_named and activation.name in CLOSED
-    fast = named or _kink_slope(activation) is not None
+    fast = named or kink_slope(activation) is not None
     size = CHUNK if fast else SLOW
     with bar("four-point averages", len(C), progress, (2e-4 if fast else 0.1) * len(C)) as advance:
         for start in range(0, len(C), size):
@@ -78,10 +78,10 @@ def _averages(
 
 def _relative(value: np.ndarray, error: np.ndarray, four: np.ndarray, n_nodes: int) -> float:
     """The largest error relative to the largest <φ⁴> of the four nodes."""
-    own = np.zeros(n_nodes)
+    fourth = np.zeros(n_nodes)
     same = (four == four[:, :1]).all(axis=1)
-    own[four[same, 0]] = value[same]
-    scale = np.maximum(own[four].max(axis=1), np.abs(value))
+    fourth[four[same, 0]] = value[same]
+    scale = np.maximum(fourth[four].max(axis=1), np.abs(value))
     return float(np.max(error[scale > 0] / scale[scale > 0], initial=0.0))
 
 

@@ -53,7 +53,7 @@ def pair_averages(
         parts |= _expansions(activation, k, (0,), q)
     size = np.sqrt(q)[:, None] * np.sqrt(q)[None, :]
     rho = np.where(size > 0, c / np.where(size > 0, size, 1), 0)
-    found, worst = {}, 0.0
+    values, worst = {}, 0.0
     elementary = activation.is_named and activation.name in ELEMENTARY
     for pair in wanted:
         value, error = _average(parts[pair[0]], parts[pair[1]], rho)
@@ -63,13 +63,13 @@ def pair_averages(
         if doubtful.any():
             i, j = np.nonzero(doubtful)
             value[doubtful], error[doubtful] = _again(activation, pair, q[i], q[j], c[i, j], rtol)
-        found[pair], worst = value, float(np.maximum(worst, np.max(error / floor)))  # unlike max, keeps a NaN
+        values[pair], worst = value, float(np.maximum(worst, np.max(error / floor)))  # unlike max, keeps a NaN
     if not worst <= rtol:
         raise SolveError(
             f"Averages of {activation} are known only to {worst:.1e} of their scale (asked rtol={rtol:g}). Lower the "
             "variances, or raise rtol."
         )
-    return found, worst
+    return values, worst
 
 
 def _average(left: Expansion, right: Expansion, rho: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -86,8 +86,8 @@ def _average(left: Expansion, right: Expansion, rho: np.ndarray) -> tuple[np.nda
     rounding = np.where(np.isnan(rounding), 0, rounding)  # a factor that vanishes
     error = np.abs(rho) ** n_terms * rests[0][:, None] * rests[1][None, :] + rounding
     if left.values.shape == right.values.shape:  # a node with itself: the one-dimensional average
-        own = np.diag_indices(len(rho))
-        value[own], error[own] = np.sum(left.weights * left.values * right.values, axis=1), np.diag(rounding)
+        diagonal = np.diag_indices(len(rho))
+        value[diagonal], error[diagonal] = np.sum(left.weights * left.values * right.values, axis=1), np.diag(rounding)
     return value, error
 
 
@@ -101,11 +101,11 @@ def _expansions(activation: Activation, k: int, orders: tuple[int, ...], q: np.n
         values = evaluate(activation, max(orders), np.sqrt(q)[:, None] * z)
     parts = {}
     for order, unresolved in zip(orders, kernel.unresolved, strict=True):
-        own = values[order] ** k
-        squares = weights * own**2
+        factor = values[order] ** k
+        squares = weights * factor**2
         if np.any(squares[:, [0, -1]].max(axis=1) > EPS * squares.sum(axis=1)):  # grows beyond the reach of the nodes
             unresolved = math.inf
-        parts[k, order] = Expansion((weights * own @ basis).T, own, weights, unresolved)
+        parts[k, order] = Expansion((weights * factor @ basis).T, factor, weights, unresolved)
     return parts
 
 
@@ -141,8 +141,8 @@ def _again(activation: Activation, pair: Pair, q, p, c, rtol: float) -> tuple[np
     (i, order), (j, order_) = pair
     if i == j == 1:
         with np.errstate(invalid="ignore"):  # zero times infinity in the scale of high derivatives
-            found = expectation(activation, q, p, c, (order, order_), rtol=rtol)
-        return found.value, found.error
+            average = expectation(activation, q, p, c, (order, order_), rtol=rtol)
+        return average.value, average.error
     if activation.is_named and activation.name in ELEMENTARY:
         which = np.repeat([0, 1], [i, j])
         two = np.stack([np.stack([q, c], axis=-1), np.stack([c, p], axis=-1)], axis=-2)
@@ -166,8 +166,8 @@ def pair_quadrature(activation: Activation, powers: tuple[int, int], q, p, c) ->
 def _rule(activation: Activation, powers: tuple[int, int], n_nodes: int, a, b, rho, tau) -> tuple[float, float]:
     breaks = np.asarray(activation.breaks or (0.0,))
     levels = 34 if tau < 0.1 and activation.breaks else 2 * math.ceil((math.log2(max(a, b, 1.0)) + 4) / 2)
-    own = [breaks / s for s in (a, b * rho) if s]
-    centers = np.sort(np.concatenate(own)) if own else np.zeros(1)
+    scaled = [breaks / s for s in (a, b * rho) if s]
+    centers = np.sort(np.concatenate(scaled)) if scaled else np.zeros(1)
     z, weight = rules.panels(rules.edges(centers, REACH, levels), n_nodes)
     with jax.enable_x64(True):
         left, mean = evaluate(activation, 0, a * z)[0] ** powers[0], rho * b * z

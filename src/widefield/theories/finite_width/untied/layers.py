@@ -1,4 +1,4 @@
-"""The recursion of `deep` from the inputs to the readout, for the quantities that are wanted."""
+"""The layers from the inputs to the readout, for the quantities that are wanted."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from widefield.question.network import Network
-from widefield.theories.finite_width import deep
-from widefield.theories.finite_width.quartets import quartets
+from widefield.theories.finite_width.untied import recursion
+from widefield.theories.finite_width.untied.fourth_moments import quartets
 
 Array = np.ndarray
 
@@ -49,8 +49,8 @@ def steps(network: Network, x: Array, sizes: tuple[int, ...]) -> tuple[Array, li
     """The first kernel, and what makes each following layer; ``x`` is (sample, driven state, D)."""
     overlaps = np.einsum("iad,jad->aij", x, x) / x.shape[-1]
     zero = np.zeros_like(overlaps[0])
-    drive = [overlaps[a] if a < len(overlaps) else zero for a in range(network.depth)]
-    sources = [b + u * o for b, u, o in zip(network.bias_variances, network.input_variances, drive, strict=True)]
+    padded = [*overlaps, *[zero] * (network.depth - len(overlaps))]
+    sources = [b + u * o for b, u, o in zip(network.bias_variances, network.input_variances, padded, strict=True)]
     weights = list(network.weight_variances)
     if network.readout_variance is not None:
         weights.append(network.readout_variance)
@@ -75,7 +75,7 @@ def first_layer(K: Array, wants: Wants) -> Layer:
     return Layer(_within(K), np.zeros((n, n)), blocks, np.zeros((n_pairs, n_pairs)), np.zeros((n_chosen, 3, 3)), 0.0)
 
 
-def march(
+def march_layers(
     network: Network, x: Array, sizes: tuple[int, ...], wants: Wants, rtol: float, advance: Callable
 ) -> list[Layer]:
     """All layers, the first included."""
@@ -93,33 +93,45 @@ def march(
 def advance_layer(network: Network, layer: Layer, step: Step, wants: Wants, rtol: float) -> Layer:
     """One step of all recursions."""
     phi, K = network.activation, layer.kernel
-    found = deep.averages(phi, K, rtol, vertex=wants.vertex, hessian=wants.correction)
-    kernel = _within(step.source + step.weight * found.value)
-    error, correction, blocks, matrix, chosen = found.error, layer.correction, layer.blocks, layer.matrix, layer.chosen
+    averages = recursion.averages_of(phi, K, rtol, vertex=wants.vertex, hessian=wants.correction)
+    kernel = _within(step.source + step.weight * averages.value)
+    error, correction, blocks, matrix, chosen = (
+        averages.error,
+        layer.correction,
+        layer.blocks,
+        layer.matrix,
+        layer.chosen,
+    )
     quartic = partial(quartets, phi, rtol=rtol)
     if wants.correction:
-        correction = deep.next_correction(layer.correction, layer.blocks, found, step.weight, step.ratio)
+        correction = recursion.next_correction(layer.correction, layer.blocks, averages, step.weight, step.ratio)
     if wants.pairs or wants.correction:
-        left = deep.transport(found, *np.indices(K.shape))
-        blocks = deep.next_block(layer.blocks, deep.pair_source(found), left, left, step.weight, step.ratio)
+        left = recursion.transport(averages, *np.indices(K.shape))
+        blocks = recursion.next_block(
+            layer.blocks, recursion.pair_source(averages), left, left, step.weight, step.ratio
+        )
     if wants.tensor:
-        i, j = deep.sample_pairs(len(K))
+        i, j = recursion.sample_pairs(len(K))
         rows, columns = (i[:, None], j[:, None]), (i[None, :], j[None, :])
-        source, more = deep.quartet_source(found, rows, columns, lambda s, K, f: quartic(s, K=K, fourth=f), K)
-        matrix, error = deep.next_matrix(layer.matrix, source, found, step.weight, step.ratio), max(error, more)
+        source, more = recursion.quartet_source(averages, rows, columns, lambda s, K, f: quartic(s, K=K, fourth=f), K)
+        matrix, error = recursion.next_matrix(layer.matrix, source, averages, step.weight, step.ratio), max(error, more)
     if wants.quadruples is not None:
-        chosen, more = _next_chosen(found, layer, step, wants.quadruples, quartic)
+        chosen, more = _next_chosen(averages, layer, step, wants.quadruples, quartic)
         error = max(error, more)
     return Layer(kernel, correction, blocks, matrix, chosen, max(error, layer.error))
 
 
-def _next_chosen(found, layer: Layer, step: Step, quadruples: Array, quartic) -> tuple[Array, float]:
+def _next_chosen(
+    averages: recursion.Averages, layer: Layer, step: Step, quadruples: Array, quartic
+) -> tuple[Array, float]:
     a, b, c, d = quadruples.T
     rows = np.stack([a, a, b], axis=-1)[:, :, None], np.stack([a, b, b], axis=-1)[:, :, None]
     columns = np.stack([c, c, d], axis=-1)[:, None, :], np.stack([c, d, d], axis=-1)[:, None, :]
-    source, error = deep.quartet_source(found, rows, columns, lambda s, K, f: quartic(s, K=K, fourth=f), layer.kernel)
-    left, right = deep.transport(found, a, b), deep.transport(found, c, d)
-    return deep.next_block(layer.chosen, source, left, right, step.weight, step.ratio), error
+    source, error = recursion.quartet_source(
+        averages, rows, columns, lambda s, K, f: quartic(s, K=K, fourth=f), layer.kernel
+    )
+    left, right = recursion.transport(averages, a, b), recursion.transport(averages, c, d)
+    return recursion.next_block(layer.chosen, source, left, right, step.weight, step.ratio), error
 
 
 def _within(K: Array) -> Array:

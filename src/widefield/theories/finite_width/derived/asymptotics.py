@@ -8,7 +8,7 @@ Vanishing, :math:`\sigma = \sigma_1z + \tfrac12\sigma_2z^2 + \tfrac16\sigma_3z^3
 
 .. math::  V/K^2\ell \to \tfrac23, \qquad G_1/K\ell \to -\tfrac13.
 
-Below criticality such a network becomes linear (slope 2). Where :math:`0 < K^* < \infty` and
+Eqs. (finite_width.14), (finite_width.15), (finite_width.16). Below criticality such a network becomes linear (slope 2). Where :math:`0 < K^* < \infty` and
 :math:`|\chi_\parallel| < 1`, V saturates.
 """
 
@@ -19,8 +19,8 @@ import numpy as np
 
 from widefield.question.activation import Activation
 from widefield.question.network import Network
-from widefield.theories.finite_width import deep
-from widefield.theories.finite_width.series import evaluate
+from widefield.theories.finite_width.untied import recursion
+from widefield.theories.finite_width.untied.pair_averages import evaluate
 
 EDGE = 1e-9  # of a susceptibility around one
 
@@ -79,10 +79,10 @@ def _vanishing(phi: Activation, w: float) -> Asymptotics:
 
 
 def _finite(phi: Activation, w: float, variance: float) -> Asymptotics:
-    found = deep.averages(phi, np.full((1, 1), variance), 1e-8, hessian=False)
-    chi = w * float(found.gradient.sum(axis=0)[0, 0])
+    averages = recursion.averages_of(phi, np.full((1, 1), variance), 1e-8, hessian=False)
+    chi = w * float(averages.gradient.sum(axis=0)[0, 0])
     if abs(chi) >= 1 - EDGE:
         return Asymptotics("finite", chi, math.nan, math.nan, math.nan)
-    assert found.fourth is not None
-    source = w**2 * float(found.fourth.square[0, 0] - found.value[0, 0] ** 2)
+    assert averages.fourth is not None
+    source = w**2 * float(averages.fourth.square[0, 0] - averages.value[0, 0] ** 2)
     return Asymptotics("finite", chi, 0.0, 0.0, source / (variance**2 * (1 - chi**2)))

@@ -1,8 +1,8 @@
-r"""Recurrent relu networks: growth rates of single realisations, and closed forms for one input.
+r"""Recurrent relu networks: growth rates of single realizations, and closed forms for one input.
 
 Every weight matrix has its own growth rate, :math:`\ln(w/2) \pm \sqrt{5/n}` per state. Means over networks are set by
 the rare ones that grow, long before the expansion parameter :math:`5a^2/n` of the variance is large.
-Theory page: finite_width_recurrent, "Why RNNs converge more slowly".
+Eqs. (finite_width.28), (finite_width.30), (finite_width.31).
 """
 
 import math
@@ -13,12 +13,12 @@ import scipy.stats
 from widefield.question import checks
 from widefield.question.network import Network
 
-RARE = 1e-3  # fraction of unstable realisations that the leading order survives
+RARE = 1e-3  # fraction of unstable realizations that the leading order survives
 MANY = 10  # states after which growing networks dominate
 
 
 def unstable_fraction(weight_variance: float, width: int, *, rate_variance: float = 5.0) -> float:
-    r"""Fraction of tied relu networks that grow with time, about :math:`\Phi(\ln(w/2)\sqrt{n/5})`.
+    r"""Fraction of tied relu networks that grow with time, about :math:`\Phi(\ln(w/2)\sqrt{n/5})`, Eq. (finite_width.30).
 
     ``rate_variance``/n is the variance of the growth rate per state: 5 after many states, less before (4.69 between
     states 20 and 30 at w = 1.73, no bias, where simulations agree within 10 to 20 % of the fraction for n = 250 … 2000).
@@ -51,12 +51,12 @@ def resums(network: Network, n_driven: int) -> bool:
 
 
 def remarks(network: Network, fraction: float, n_driven: int) -> list[str]:
-    """Notes on the fraction of unstable realisations, which matters after many states."""
+    """Notes on the fraction of unstable realizations, which matters after many states."""
     if fraction <= RARE or network.depth <= MANY:
         return []
     share = f"about {100 * fraction:.2g} % of such networks grow without bound, and set the means over networks"
     if resums(network, n_driven):
-        return [f"{share}: recurrent_relu.lognormal resums the mean and spread of hh"]
+        return [f"{share}: relu_growth.lognormal resums the mean and spread of hh"]
     return [f"{share}: the leading 1/n shift is too small, and the log-normal form does not hold"]
 
 

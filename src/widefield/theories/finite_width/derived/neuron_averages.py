@@ -4,41 +4,30 @@ r"""Averages of any function of one neuron, and covariances between two, at orde
     \mathbb{E}F = \langle F\rangle + \tfrac1n\left[\tfrac12 G\!:\!\langle F H_2\rangle + \tfrac18 V\!:\!\langle F H_4\rangle\right],
     \qquad \mathrm{Cov}(F_i, F'_j) = \tfrac{1}{4n}\,\langle F H_2\rangle : V : \langle F' H_2\rangle
 
-Eqs. 4.46 and 4.61–4.64 of Roberts, Yaida & Hanin: the spectator neurons cancel. Notation: :math:`H_k` are Hermite tensors
+Eqs. (finite_width.11), (finite_width.12): the spectator neurons cancel. Notation: :math:`H_k` are Hermite tensors
 of the whitened :math:`y = L^{-1}z`, :math:`K = LL^{\mathsf T}`, and :math:`G`, :math:`V` are whitened alike, so that
 :math:`F` need not be differentiable.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from widefield.answer.boundary import x64
-from widefield.answer.solution import Solution
+from widefield.answer.certificate import Certificate, Check
+from widefield.answer.solution import Solution, make_solution
 from widefield.gaussian import rules
 from widefield.question import checks
-from widefield.theories.finite_width.march import feeding_widths
+from widefield.theories.finite_width.untied.layers import feeding_widths
 
 REACH = 10.0
 LEVELS = 12
 NODES = (10, 16)
 INDEPENDENT = 1e-6  # smallest sine of the angle between two samples
-
-
-@dataclass(frozen=True)
-class Average:
-    """``value`` at the width of the solution, its ``leading`` part and the coefficient ``correction`` of 1/n.
-
-    ``error`` is that of the quadrature, not of the expansion.
-    """
-
-    value: float
-    leading: float
-    correction: float
-    error: float
 
 
 @x64
@@ -49,18 +38,26 @@ def neuron_average(
     samples: Sequence[int] = (0,),
     layer: int | None = None,
     breaks: Sequence[float] = (0.0,),
-) -> Average:
-    r"""E F of one neuron of a ``layer`` (by default the last) at order 1/n, Eqs. 4.46 and 4.61.
+    rtol: float = 1e-8,
+    throw: bool = True,
+) -> Solution:
+    r"""E F of one neuron of a ``layer`` (by default the last) at order 1/n, Eq. (finite_width.11).
 
     ``function`` takes one array per entry of ``samples`` (one or two sample indices). ``breaks`` are the values of the
-    preactivations at which it is not smooth.
-    Error: the difference between two node counts. *Limits*: two samples must not be parallel.
+    preactivations at which it is not smooth. Scalar fields: ``value`` at the width of ``solution`` with its
+    ``value_error``, the ``leading`` part and the coefficient ``correction`` of 1/n.
+
+    Error: the difference between two node counts, relative to √<F²>, within ``rtol`` (1e-8 by default); the error of the
+    expansion is not part of it. Limits: two samples must not be parallel.
     """
+    start = time.perf_counter()
     point = _point(solution, samples, layer)
-    found = [_moments(function, point, breaks, n) for n in NODES]
-    coarse, fine = ((m[0], 0.5 * np.sum(point.correction * m[1]) + np.sum(point.vertex * m[2]) / 8) for m in found)
-    values = [leading + shift / point.n for leading, shift in (coarse, fine)]
-    return Average(float(values[1]), float(fine[0]), float(fine[1]), float(abs(values[1] - values[0])))
+    moments = [_moments(function, point, breaks, n) for n in NODES]
+    coarse, fine = (0.5 * np.sum(point.correction * m.two) + np.sum(point.vertex * m.four) / 8 for m in moments)
+    leading, scale = moments[1].mean, np.sqrt(moments[1].square)
+    values = [m.mean + shift / point.n for m, shift in zip(moments, (coarse, fine), strict=True)]
+    fields = _fields(values, leading, fine)
+    return _certified("neuron_average", solution, fields, scale, start, rtol=rtol, throw=throw)
 
 
 @x64
@@ -72,17 +69,42 @@ def neuron_covariance(
     samples: Sequence[int] = (0,),
     layer: int | None = None,
     breaks: Sequence[float] = (0.0,),
-) -> Average:
-    r"""Cov of ``function`` of one neuron with ``other`` of another neuron of the same layer, Eqs. 4.63–4.64.
+    rtol: float = 1e-8,
+    throw: bool = True,
+) -> Solution:
+    r"""Cov of ``function`` of one neuron with ``other`` of another neuron of the same layer, Eq. (finite_width.12).
 
-    The arguments are those of `neuron_average`; the covariance begins at order 1/n, so that ``leading`` is zero.
+    Arguments and fields are those of `neuron_average`; the covariance begins at order 1/n, so that ``leading`` is zero.
+    Error: as there, relative to √(<F²><F'²>) Σ|V|/2n, the largest that the covariance can be; 1e-8 by default.
     """
+    start = time.perf_counter()
     point = _point(solution, samples, layer)
-    values = []
+    shifts, scale = [], 0.0
     for n in NODES:
-        left, right = (_moments(f, point, breaks, n)[1] for f in (function, other))
-        values.append(0.25 * float(np.einsum("ab,abcd,cd->", left, point.vertex, right)))
-    return Average(values[1] / point.n, 0.0, values[1], abs(values[1] - values[0]) / point.n)
+        left, right = (_moments(f, point, breaks, n) for f in (function, other))
+        shifts.append(0.25 * float(np.einsum("ab,abcd,cd->", left.two, point.vertex, right.two)))
+        scale = np.sqrt(left.square * right.square) * np.abs(point.vertex).sum() / (2 * point.n)
+    fields = _fields([shift / point.n for shift in shifts], 0.0, shifts[1])
+    return _certified("neuron_covariance", solution, fields, scale, start, rtol=rtol, throw=throw)
+
+
+def _fields(values: list[float], leading: float, correction: float) -> dict[str, float]:
+    error = abs(values[1] - values[0])
+    return {"value": values[1], "value_error": error, "leading": leading, "correction": correction}
+
+
+def _certified(
+    theory: str, solution: Solution, fields: dict[str, float], scale: float, start: float, *, rtol: float, throw: bool
+) -> Solution:
+    rtol = checks.tolerance("rtol", rtol, 1e-13)
+    certificate = Certificate(
+        theory,
+        {"error": Check(fields["value_error"] / (scale if scale > 0 else 1.0), rtol)},
+        wall_time=time.perf_counter() - start,
+        options={"width": solution.certificate.options["width"], "rtol": rtol},
+    )
+    arrays = {name: ((), float(value)) for name, value in fields.items()}
+    return make_solution(arrays, certificate, solution.network, solution.task, throw=throw)
 
 
 @dataclass(frozen=True)
@@ -126,8 +148,16 @@ def _whitened(K, G, V, n: float) -> _Point:
     return _Point(root, inverse @ G @ inverse.T, V, n)
 
 
-def _moments(function: Callable, point: _Point, breaks: Sequence[float], n_nodes: int):
-    """<F>, <F H2> and <F H4> in whitened coordinates."""
+class Moments(NamedTuple):
+    """<F>, <F²>, <F H2> and <F H4> in whitened coordinates."""
+
+    mean: float
+    square: float
+    two: np.ndarray
+    four: np.ndarray
+
+
+def _moments(function: Callable, point: _Point, breaks: Sequence[float], n_nodes: int) -> Moments:
     y, weight = _nodes(point.root, np.sort(np.asarray(breaks, float)), n_nodes)
     z = y @ point.root.T
     values = np.asarray(function(*(jnp.asarray(column) for column in z.T)), float)
@@ -141,7 +171,7 @@ def _moments(function: Callable, point: _Point, breaks: Sequence[float], n_nodes
     letters = ("abcd", "acbd", "adbc")
     pairs = sum(np.einsum(f"{s[:2]},{s[2:]}->abcd", u, v) for s in letters for u, v in ((one, two), (two, one)))
     whole = sum(np.einsum(f"{s[:2]},{s[2:]}->abcd", one, one) for s in letters)
-    return mean, two - mean * one, four - pairs + mean * whole
+    return Moments(mean, np.sum(weighted * values), two - mean * one, four - pairs + mean * whole)
 
 
 def _nodes(root: np.ndarray, breaks: np.ndarray, n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
