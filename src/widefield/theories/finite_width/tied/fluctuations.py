@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from widefield.answer.boundary import describe_bytes, memory_budget
+from widefield.answer.boundary import describe_bytes, memory_budget, x64
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.finite_width.tied.neuron_noise import noise
@@ -47,6 +47,7 @@ class Fluctuations:
     error: float
 
 
+@x64
 def expand(
     network: Network, task: Task, *, read: np.ndarray | None = None, progress: bool | None = False
 ) -> Fluctuations:
@@ -60,7 +61,7 @@ def expand(
     rows = find_rows(network, nodes, read)
     _guard(len(rows), len(nodes.C))
     response = respond(network.activation, nodes, rows)
-    reuse = _reuses(network, nodes)
+    reuse = _reuses(network, nodes, rows)
     kappa, T, error = noise(network.activation, nodes, rows, response, reuse=reuse, progress=progress)
     R = response.R
     V = R @ kappa @ R.T
@@ -71,10 +72,14 @@ def expand(
     return Fluctuations(nodes, rows, response, kappa, T, V, G1, H1, Vh, max(error, response.error))
 
 
-def _reuses(network: Network, nodes: Nodes) -> bool:
-    """Whether one neuron's noise at different states is correlated, so that T need not vanish."""
+def _reuses(network: Network, nodes: Nodes, rows: Rows) -> bool:
+    """Whether one neuron's noise at different states is correlated, so that T need not vanish.
+
+    Pairs of outputs read at different states join these states even where nothing else is tied.
+    """
     different = nodes.state[:, None] != nodes.state
-    return network.weights == "tied" or bool(np.any(nodes.C[different] != 0))
+    joined = np.any((nodes.state[rows.x] != nodes.state[rows.y]) & (rows.weight != 0))
+    return network.weights == "tied" or bool(joined or np.any(nodes.C[different] != 0))
 
 
 def on_nodes(values: np.ndarray, rows: Rows) -> np.ndarray:

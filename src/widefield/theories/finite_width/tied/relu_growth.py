@@ -1,8 +1,8 @@
-r"""Recurrent relu networks: growth rates of single realizations, and closed forms for one input.
+r"""Recurrent relu networks: growth rates of single realizations.
 
 Every weight matrix has its own growth rate, :math:`\ln(w/2) \pm \sqrt{5/n}` per state. Means over networks are set by
 the rare ones that grow, long before the expansion parameter :math:`5a^2/n` of the variance is large.
-Eqs. (finite_width.28), (finite_width.30), (finite_width.31).
+Eqs. (finite_width.30), (finite_width.31).
 """
 
 import math
@@ -58,28 +58,3 @@ def remarks(network: Network, fraction: float, n_driven: int) -> list[str]:
     if resums(network, n_driven):
         return [f"{share}: relu_growth.lognormal resums the mean and spread of hh"]
     return [f"{share}: the leading 1/n shift is too small, and the log-normal form does not hold"]
-
-
-def single_input_vertex(kernel: np.ndarray, weight_variance: float) -> np.ndarray:
-    r"""Equal-state V of one input, relu, tied weights, from the covariances C (state, state\_) alone.
-
-    .. math::  V^{aa,cc} = \sum_{i<a,j<c}(w/2)^{a-i+c-j}C_{ii}C_{jj}[2J_2(\theta_{ij})/\pi - 1], \qquad
-               J_2 = 3\sin\theta\cos\theta + (\pi-\theta)(1+2\cos^2\theta)
-
-    One cumulative sum: O(A²). The bracket is 5 at θ = 0 and 0 at θ = π/2.
-    """
-    C = np.asarray(kernel, float)
-    q = np.diag(C)
-    size = np.sqrt(np.outer(q, q))
-    cosine = np.clip(np.divide(C, size, out=np.zeros_like(C), where=size > 0), -1.0, 1.0)
-    theta = np.arccos(cosine)
-    J2 = 3 * np.sin(theta) * cosine + (math.pi - theta) * (1 + 2 * cosine**2)
-    g = float(weight_variance) / 2
-    source = g * g * np.outer(q, q) * (2 * J2 / math.pi - 1)
-    V = np.zeros_like(C)
-    half = np.zeros_like(C)  # Σ_{i<a} g^{a−i} …, then the same along the other axis
-    for a in range(1, len(C)):
-        half[a] = g * half[a - 1] + source[a - 1]
-    for c in range(1, len(C)):
-        V[:, c] = g * V[:, c - 1] + half[:, c - 1]
-    return V

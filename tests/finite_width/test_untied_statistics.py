@@ -51,12 +51,12 @@ def check_vertex(activation, seed):
     options = {"replicates": 400_000, "batches": 100, "quantities": ("covariance", "vertex")}
     wide = simulate(net, TASK, width=64, seed=seed, **options)
     narrow = simulate(net, TASK, width=32, seed=seed + 1000, **options)
-    found = samples(wf.simulate.extrapolate(wide, narrow), "vertex")
+    drawn = samples(wf.simulate.extrapolate(wide, narrow), "vertex")
     theory = finite_width(net, TASK, width=32)
     V = theory.vertex.values[1:]
-    assert agrees(V, found)
+    assert agrees(V, drawn)
     for factor in (0.95, 1.05):
-        assert not agrees(factor * V, found), "a vertex that is 5 % off must be seen"
+        assert not agrees(factor * V, drawn), "a vertex that is 5 % off must be seen"
 
 
 def test_vertex_of_tanh():
@@ -78,9 +78,9 @@ def test_correction(activation, seed):
     K, G = theory.kernel.values[1:], theory.correction.values[1:]
     options = {"replicates": 2_000_000, "batches": 100, "quantities": ("covariance",)}
     shift = lambda n, seed: n * (samples(simulate(net, TASK, width=n, seed=seed, **options), "covariance") - K)  # noqa: E731
-    found = 2 * shift(32, seed) - shift(16, seed + 1000)
-    assert agrees(G, found)
-    assert not agrees(0 * G, found) and not agrees(-G, found)
+    drawn = 2 * shift(32, seed) - shift(16, seed + 1000)
+    assert agrees(G, drawn)
+    assert not agrees(0 * G, drawn) and not agrees(-G, drawn)
 
 
 WIDTHS = (8, 16, 32, 64)

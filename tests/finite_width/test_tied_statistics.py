@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 import widefield as wf
-from widefield.theories.finite_width.recurrent import by_state, expand, on_nodes
+from widefield.theories.finite_width.tied.fluctuations import by_state, expand, on_nodes
 
 NARROW = 24
 
@@ -37,22 +37,22 @@ def extrapolated(runs, which, transform):
 
 def check(network, task, replicates, seed):
     """H1 and Vh of hh; G1 through φφ one state earlier, with T and without."""
-    found = expand(network, task)
+    moments = expand(network, task)
     runs = ensemble(network, task, replicates, seed)
-    C, H1, Vh = (by_state(matrix, found.nodes) for matrix in (found.nodes.C, found.H1, found.Vh))
+    C, H1, Vh = (by_state(matrix, moments.nodes) for matrix in (moments.nodes.C, moments.H1, moments.Vh))
     assert agrees(H1, extrapolated(runs, 0, lambda n, hh: n * (hh - C)))
     assert agrees(
         Vh, extrapolated(runs, 0, lambda n, hh: n * (hh - hh.mean(axis=0)) ** 2 * replicates / (replicates - 1))
     )
-    w, mean = (of_pairs(values, found) for values in (found.rows.weight, found.response.mean))
+    w, mean = (of_pairs(values, moments) for values in (moments.rows.weight, moments.response.mean))
     shift = extrapolated(runs, 1, lambda n, ff: n * w * (ff[:, :-1, :-1] - mean))
-    assert agrees(of_pairs(found.G1, found), shift)
-    return of_pairs(found.G1 - found.response.R @ found.T, found), shift
+    assert agrees(of_pairs(moments.G1, moments), shift)
+    return of_pairs(moments.G1 - moments.response.R @ moments.T, moments), shift
 
 
-def of_pairs(values, found):
+def of_pairs(values, moments):
     """A quantity of the rows over pairs of states after the first."""
-    return by_state(on_nodes(values, found.rows), found.nodes)[1:, 1:]
+    return by_state(on_nodes(values, moments.rows), moments.nodes)[1:, 1:]
 
 
 @pytest.mark.parametrize("activation", ["linear", "erf", "relu"])
@@ -84,7 +84,7 @@ def test_untied_weights_with_tied_biases():
 @pytest.mark.full
 def test_exact_linear_against_networks():
     """Mean and covariance of hh at width 8, where the leading order alone is far off."""
-    from widefield.theories.finite_width.recurrent_linear import exact_linear
+    from widefield.theories.finite_width.tied.exact_linear import exact_linear
 
     network, n, replicates = wf.RNN(4, "linear", weight_variance=0.9, bias_variance=0.3), 8, 200_000
     task = wf.Task(np.ones((1, 4)))
@@ -95,8 +95,8 @@ def test_exact_linear_against_networks():
     a, b, i, j = exact.pairs.T
     hh = run.hidden.values[:, a, b, i, j]
     assert agrees(exact.mean, hh)
-    centred = hh - hh.mean(axis=0)
-    products = centred[:, :, None] * centred[:, None, :] * replicates / (replicates - 1)
+    centered = hh - hh.mean(axis=0)
+    products = centered[:, :, None] * centered[:, None, :] * replicates / (replicates - 1)
     assert agrees(exact.covariance, products)
     leading = exact.covariance_coefficients[1] / n
     assert not agrees(leading, products)

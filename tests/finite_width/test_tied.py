@@ -10,12 +10,22 @@ import pytest
 import widefield as wf
 from widefield.gaussian import expectation
 from widefield.gaussian.quartic import fourth_moment
-from widefield.theories.finite_width import recurrent_relu
-from widefield.theories.finite_width.recurrent import by_state, expand, on_nodes, solve_recurrent
-from widefield.theories.finite_width.recurrent_linear import exact_linear
-from widefield.theories.finite_width.recurrent_verify import residual
+from widefield.theories.finite_width.expansion import Question
+from widefield.theories.finite_width.solve import solve_with
+from widefield.theories.finite_width.tied import relu_growth
+from widefield.theories.finite_width.tied.exact_linear import exact_linear
+from widefield.theories.finite_width.tied.fluctuations import by_state, expand, on_nodes
+from widefield.theories.finite_width.tied.residual import residual
+from widefield.theories.finite_width.tied.solve import TiedExpansion
 
 ONE = wf.Task(np.ones((1, 4)))
+
+
+def solve_tied(network, task, *, width, quantities=None, **options):
+    """The expansion for tied parameters, also where untied ones would take the layer recursion."""
+    with jax.enable_x64(True):
+        question = Question(network, task, width, 1e-8, **options)
+        return solve_with(TiedExpansion(), question, quantities=quantities)
 
 
 def inputs(n_samples, seed=0, n_driven=None):
@@ -23,9 +33,9 @@ def inputs(n_samples, seed=0, n_driven=None):
     return wf.Task(np.random.default_rng(seed).normal(size=shape))
 
 
-def last_row(found, a=-1, sample=0):
-    p = found.nodes.of[a, sample]
-    return found.rows.of[p, p]
+def last_row(moments, a=-1, sample=0):
+    p = moments.nodes.of[a, sample]
+    return moments.rows.of[p, p]
 
 
 LINEAR = {
@@ -43,31 +53,33 @@ LINEAR = {
 )
 def test_linear_is_the_first_order_of_the_exact_polynomials(case):
     network, task = LINEAR[case]
-    exact, found = exact_linear(network, task, 10), expand(network, task)
+    exact, moments = exact_linear(network, task, 10), expand(network, task)
     a, b, i, j = exact.pairs.T
 
     def hh(matrix):
-        return by_state(matrix, found.nodes)[a, b, i, j]
+        return by_state(matrix, moments.nodes)[a, b, i, j]
 
     tight = {"rtol": 1e-12, "atol": 1e-12}
-    np.testing.assert_allclose(hh(found.nodes.C), exact.mean_coefficients[0], **tight)
-    np.testing.assert_allclose(hh(found.H1), exact.mean_coefficients[1], **tight)
-    np.testing.assert_allclose(hh(found.Vh), np.diagonal(exact.covariance_coefficients[1]), **tight)
+    np.testing.assert_allclose(hh(moments.nodes.C), exact.mean_coefficients[0], **tight)
+    np.testing.assert_allclose(hh(moments.H1), exact.mean_coefficients[1], **tight)
+    np.testing.assert_allclose(hh(moments.Vh), np.diagonal(exact.covariance_coefficients[1]), **tight)
     # Ĉ_pq = B + M (w/n) Σ h h one state earlier.
     number = {(s, k): p for p, (s, k) in enumerate((s, k) for s in range(network.depth) for k in range(task.n_samples))}
     pair = np.zeros((len(number), len(number)), int)
     p, q = ([number[s, k] for s, k in zip(*both, strict=True)] for both in ((a, i), (b, j)))
     pair[p, q] = pair[q, p] = np.arange(len(a))
-    rows = pair[found.rows.x, found.rows.y]
-    w = found.rows.weight
-    np.testing.assert_allclose(found.G1, w * exact.mean_coefficients[1][rows], **tight)
-    np.testing.assert_allclose(found.V, w[:, None] * w * exact.covariance_coefficients[1][np.ix_(rows, rows)], **tight)
+    rows = pair[moments.rows.x, moments.rows.y]
+    w = moments.rows.weight
+    np.testing.assert_allclose(moments.G1, w * exact.mean_coefficients[1][rows], **tight)
+    np.testing.assert_allclose(
+        moments.V, w[:, None] * w * exact.covariance_coefficients[1][np.ix_(rows, rows)], **tight
+    )
     if network.weights == "tied":
-        assert np.abs(found.T).max() > 1e-3
+        assert np.abs(moments.T).max() > 1e-3
 
 
 def test_exact_linear_matches_the_untied_closed_form():
-    """Cov(Ĝ, Ĝ) of the page finite_width, any width, C_b = 0."""
+    """Cov(Ĝ, Ĝ) in closed form, any width, C_b = 0."""
     network, n, w = wf.DNN(4, "linear", weight_variance=1.3), 6, 1.3
     task = inputs(1)
     q = np.mean(task.x**2)
@@ -78,7 +90,7 @@ def test_exact_linear_matches_the_untied_closed_form():
 
 
 def layer_recursion(network, task):
-    """V and G1 of the page finite_width, as printed: every layer, all pairs of samples."""
+    """V and G1 of Eqs. (finite_width.3) and (finite_width.4), as written: every layer, all pairs of samples."""
     phi, n, depth = network.activation, task.n_samples, network.depth
     w, b = network.weight_variances, network.bias_variances
     K = b[0] + network.input_variances[0] * task.x @ task.x.T / task.dimension
@@ -131,11 +143,11 @@ def derivative(average, phi, a, b, wrt):
 def test_untied_weights_are_the_layer_recursion(activation, n_samples):
     network = wf.DNN(4, activation, weight_variance=1.6, bias_variance=0.2)
     task = inputs(n_samples, 3)
-    found = solve_recurrent(network, task, width=100)
+    solution = solve_tied(network, task, width=100)
     for a, (K, V, G) in enumerate(layer_recursion(network, task)):
-        np.testing.assert_allclose(found.kernel.values[a], K, rtol=1e-13)
-        np.testing.assert_allclose(found.vertex.values[a], V, rtol=1e-11, atol=1e-13)
-        np.testing.assert_allclose(found.correction.values[a], G, rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(solution.kernel.values[a], K, rtol=1e-13)
+        np.testing.assert_allclose(solution.vertex.values[a], V, rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(solution.correction.values[a], G, rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("activation", ["erf", pytest.param("sin", marks=pytest.mark.full)])
@@ -146,13 +158,35 @@ def test_odd_activations_at_equal_states(activation):
     tied, untied = (expand(make(5, activation, **options), task) for make in (wf.RNN, wf.DNN))
     for quantity in ("V", "G1"):
         values = []
-        for found in (tied, untied):
-            rows = [found.rows.of[p, q] for layer in found.nodes.of[1:] for p in layer for q in layer]
-            v = getattr(found, quantity)
+        for moments in (tied, untied):
+            rows = [moments.rows.of[p, q] for layer in moments.nodes.of[1:] for p in layer for q in layer]
+            v = getattr(moments, quantity)
             values.append(v[np.ix_(rows, rows)] if v.ndim == 2 else v[rows])
         np.testing.assert_allclose(values[0], values[1], rtol=1e-11, atol=1e-12)
     lagged = tied.rows.of[tied.nodes.of[3, 0], tied.nodes.of[1, 0]]
     assert tied.V[lagged, lagged] > 0.01 and abs(tied.G1[lagged]) > 1e-3
+
+
+def single_input_vertex(kernel: np.ndarray, weight_variance: float) -> np.ndarray:
+    r"""Equal-state V of one input, relu, tied weights, from the covariances C (state, state\_) alone.
+
+    Eq. (finite_width.28), one cumulative sum. The bracket is 5 at θ = 0 and 0 at θ = π/2.
+    """
+    C = np.asarray(kernel, float)
+    q = np.diag(C)
+    size = np.sqrt(np.outer(q, q))
+    cosine = np.clip(np.divide(C, size, out=np.zeros_like(C), where=size > 0), -1.0, 1.0)
+    theta = np.arccos(cosine)
+    J2 = 3 * np.sin(theta) * cosine + (math.pi - theta) * (1 + 2 * cosine**2)
+    g = float(weight_variance) / 2
+    source = g * g * np.outer(q, q) * (2 * J2 / math.pi - 1)
+    V = np.zeros_like(C)
+    half = np.zeros_like(C)  # Σ_{i<a} g^{a−i} …, then the same along the other axis
+    for a in range(1, len(C)):
+        half[a] = g * half[a - 1] + source[a - 1]
+    for c in range(1, len(C)):
+        V[:, c] = g * V[:, c - 1] + half[:, c - 1]
+    return V
 
 
 def test_relu_without_bias_grows_quadratically():
@@ -160,13 +194,13 @@ def test_relu_without_bias_grows_quadratically():
     for w in (1.0, 1.7):
         tied, untied = (expand(make(11, "relu", weight_variance=w), ONE) for make in (wf.RNN, wf.DNN))
 
-        def ratio(found, a):
-            return found.V[last_row(found, a), last_row(found, a)] / found.nodes.C[a, a] ** 2
+        def ratio(moments, a):
+            return moments.V[last_row(moments, a), last_row(moments, a)] / moments.nodes.C[a, a] ** 2
 
         for a, value in ((3, 17.1), (6, 64.1), (10, 215.0)):
             assert ratio(untied, a) == pytest.approx(5 * a, rel=1e-12)
             assert ratio(tied, a) == pytest.approx(value, rel=3e-3)
-        closed = recurrent_relu.single_input_vertex(tied.nodes.C, w)
+        closed = single_input_vertex(tied.nodes.C, w)
         rows = [last_row(tied, a) for a in range(1, 11)]
         np.testing.assert_allclose(closed[1:, 1:], tied.V[np.ix_(rows, rows)], rtol=1e-11)
 
@@ -187,38 +221,38 @@ def test_recurrent_to_deep_table(activation, w, biases, ratios):
     tied = expand(wf.RNN(11, activation, biases=biases, **options), ONE)
     untied = expand(wf.DNN(11, activation, **options), ONE)
     for a, expected in zip((4, 6, 10), ratios, strict=True):
-        V = [found.V[last_row(found, a), last_row(found, a)] for found in (tied, untied)]
+        V = [moments.V[last_row(moments, a), last_row(moments, a)] for moments in (tied, untied)]
         assert V[0] / V[1] == pytest.approx(expected, abs=0.0075)
     if activation == "relu":
         rows = [last_row(tied, a) for a in range(1, 11)]
-        closed = recurrent_relu.single_input_vertex(tied.nodes.C, w)[1:, 1:]
+        closed = single_input_vertex(tied.nodes.C, w)[1:, 1:]
         np.testing.assert_allclose(closed, tied.V[np.ix_(rows, rows)], rtol=1e-11)
 
 
 @pytest.mark.parametrize(("activation", "V", "G1"), [("relu", 45.94, 16.37), ("erf", 1.4957, 1.230)])
 def test_largest_entries_of_the_ensembles(activation, V, G1):
     """Tied biases, A = 6: the page's largest entries, which its ensembles confirm."""
-    found = expand(wf.RNN(7, activation, weight_variance=1.6, input_variance=1.6, bias_variance=0.2), ONE)
-    hidden = found.rows.of[found.rows.of >= 0]
-    assert found.V[np.ix_(hidden, hidden)].max() == pytest.approx(V, rel=2e-4)
-    assert found.G1[hidden].max() == pytest.approx(G1, rel=5e-4)
+    moments = expand(wf.RNN(7, activation, weight_variance=1.6, input_variance=1.6, bias_variance=0.2), ONE)
+    hidden = moments.rows.of[moments.rows.of >= 0]
+    assert moments.V[np.ix_(hidden, hidden)].max() == pytest.approx(V, rel=2e-4)
+    assert moments.G1[hidden].max() == pytest.approx(G1, rel=5e-4)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("biases", "shift", "variance"), [("untied", 47.6, 40.3), ("tied", 91.6, 100.3)])
 def test_figure_1_values(biases, shift, variance):
     network = wf.RNN(31, "relu", weight_variance=1.6, input_variance=1.6, bias_variance=0.2, biases=biases)
-    found = expand(network, wf.Task(np.sqrt(2) * np.ones((1, 4))))
-    assert found.nodes.C[-1, -1] == pytest.approx(1.003, abs=5e-4)
-    assert found.H1[-1, -1] == pytest.approx(shift, abs=0.06)
-    assert found.Vh[-1, -1] == pytest.approx(variance, abs=0.06)
+    moments = expand(network, wf.Task(np.sqrt(2) * np.ones((1, 4))))
+    assert moments.nodes.C[-1, -1] == pytest.approx(1.003, abs=5e-4)
+    assert moments.H1[-1, -1] == pytest.approx(shift, abs=0.06)
+    assert moments.Vh[-1, -1] == pytest.approx(variance, abs=0.06)
 
 
 @pytest.mark.full
 def test_resummed_figure_3():
     """w = 1.73, b = 0, a = 30: E/C and sd/C of the log-normal form with the H1 and Vh of the expansion."""
-    found = expand(wf.RNN(31, "relu", weight_variance=1.73), ONE)
-    C, H1, Vh = (matrix[-1, -1] for matrix in (found.nodes.C, found.H1, found.Vh))
+    moments = expand(wf.RNN(31, "relu", weight_variance=1.73), ONE)
+    C, H1, Vh = (matrix[-1, -1] for matrix in (moments.nodes.C, moments.H1, moments.Vh))
     assert Vh / C**2 == pytest.approx(3108, abs=1)
     for n, mean, sd in (
         (1000, 4.50, None),
@@ -227,19 +261,19 @@ def test_resummed_figure_3():
         (5000, 1.35, 1.25),
         (10**4, 1.162, 0.70),
     ):
-        found_mean, found_sd = recurrent_relu.lognormal(C, H1, Vh, n)
-        assert found_mean / C == pytest.approx(mean, abs=0.006)
-        assert sd is None or found_sd / C == pytest.approx(sd, abs=0.01)
+        mean_, sd_ = relu_growth.lognormal(C, H1, Vh, n)
+        assert mean_ / C == pytest.approx(mean, abs=0.006)
+        assert sd is None or sd_ / C == pytest.approx(sd, abs=0.01)
 
 
 def test_unstable_fractions():
     """Figure 3, w = 1.73, between states 20 and 30."""
     for n, percent in ((250, 14.5), (500, 6.7), (1000, 1.7), (2000, 0.14)):
-        fraction = recurrent_relu.unstable_fraction(1.73, n, rate_variance=4.69)
+        fraction = relu_growth.unstable_fraction(1.73, n, rate_variance=4.69)
         assert 100 * fraction == pytest.approx(percent, abs=0.06)
-    assert recurrent_relu.unstable_fraction(2.0, 100) == 0.5
+    assert relu_growth.unstable_fraction(2.0, 100) == 0.5
     with pytest.raises(ValueError, match="positive"):
-        recurrent_relu.lognormal(0.0, 1.0, 1.0, 10)
+        relu_growth.lognormal(0.0, 1.0, 1.0, 10)
 
 
 @pytest.mark.parametrize("activation", ["relu", "erf", pytest.param("abs", marks=pytest.mark.full)])
@@ -248,8 +282,8 @@ def test_duplicate_opposite_and_zero_inputs(activation):
     rng = np.random.default_rng(7)
     x = rng.normal(size=(2, 3))
     network = wf.RNN(4, activation, weight_variance=1.5)
-    plain = solve_recurrent(network, wf.Task(x), width=50)
-    more = solve_recurrent(network, wf.Task(np.stack([x[0], x[1], x[0], -x[0], 0 * x[0]])), width=50)
+    plain = solve_tied(network, wf.Task(x), width=50)
+    more = solve_tied(network, wf.Task(np.stack([x[0], x[1], x[0], -x[0], 0 * x[0]])), width=50)
     for name in ("correction", "vertex", "pair_mean", "pair_variance"):
         wide, narrow = getattr(more, name), getattr(plain, name)
         assert np.isfinite(wide.values).all()
@@ -263,27 +297,29 @@ def test_vertex_is_a_covariance():
     """Symmetric, positive, and invariant under a permutation of the samples."""
     network = wf.RNN(4, "relu", weight_variance=1.6, bias_variance=0.2)
     task = inputs(2, 8, 3)
-    found = solve_recurrent(network, task, width=100, quantities=("pair_vertex", "vertex", "correction"))
-    V = found.pair_vertex.values
+    solution = solve_tied(network, task, width=100, quantities=("pair_vertex", "vertex", "correction"))
+    V = solution.pair_vertex.values
     np.testing.assert_array_equal(V, V.T)
     assert np.linalg.eigvalsh(V).min() > -1e-10 * np.abs(V).max()
-    swapped = solve_recurrent(network, wf.Task(task.x[::-1]), width=100)
-    np.testing.assert_allclose(swapped.vertex.values, found.vertex.values[:, ::-1, ::-1, ::-1, ::-1], rtol=1e-9)
-    np.testing.assert_allclose(swapped.correction.values, found.correction.values[:, ::-1, ::-1], rtol=1e-9, atol=1e-12)
+    swapped = solve_tied(network, wf.Task(task.x[::-1]), width=100)
+    np.testing.assert_allclose(swapped.vertex.values, solution.vertex.values[:, ::-1, ::-1, ::-1, ::-1], rtol=1e-9)
+    np.testing.assert_allclose(
+        swapped.correction.values, solution.correction.values[:, ::-1, ::-1], rtol=1e-9, atol=1e-12
+    )
 
 
 def test_notes_and_refusals():
     network = wf.RNN(12, "relu", weight_variance=1.9)
-    found = solve_recurrent(network, ONE, width=20)
-    assert any("not trustworthy" in note for note in found.notes)
-    assert any("lognormal resums" in note for note in found.notes)
-    assert found.certificate.diagnostics["unstable_fraction"] == pytest.approx(
-        recurrent_relu.unstable_fraction(1.9, 20), rel=1e-12
+    solution = solve_tied(network, ONE, width=20)
+    assert any("not trustworthy" in note for note in solution.notes)
+    assert any("lognormal resums" in note for note in solution.notes)
+    assert solution.certificate.diagnostics["unstable_fraction"] == pytest.approx(
+        relu_growth.unstable_fraction(1.9, 20), rel=1e-12
     )
-    wide = solve_recurrent(wf.RNN(3, "relu", weight_variance=1.2), ONE, width=10**6)
+    wide = solve_tied(wf.RNN(3, "relu", weight_variance=1.2), ONE, width=10**6)
     assert not wide.notes
     with pytest.raises(ValueError, match="quadruples"):
-        solve_recurrent(network, ONE, width=20, quadruples=[[0, 0, 0, 0]])
+        solve_tied(network, ONE, width=20, quadruples=[[0, 0, 0, 0]])
     with pytest.raises(ValueError, match="linear"):
         exact_linear(network, ONE, 10)
     with pytest.raises(ValueError, match="`depth`"):
@@ -304,27 +340,27 @@ def test_residual_sees_what_is_wrong(case):
     """Small for what the solve returns, and as large as the mistake for C, V, G1, κ or T that are 1 % off."""
     network, task = RESIDUAL[case]
     with jax.enable_x64(True):
-        found = expand(network, task)
-        assert residual(network, task, found) < 1e-10
+        moments = expand(network, task)
+        assert residual(network, task, moments) < 1e-10
         for name in ("V", "G1", "kappa", "T"):
-            value = getattr(found, name)
+            value = getattr(moments, name)
             if np.any(value):
-                wrong = dataclasses.replace(found, **{name: 1.01 * value})
+                wrong = dataclasses.replace(moments, **{name: 1.01 * value})
                 assert residual(network, task, wrong) > 1e-4, name
-        nodes = dataclasses.replace(found.nodes, C=1.01 * found.nodes.C)
-        assert residual(network, task, dataclasses.replace(found, nodes=nodes)) > 1e-4
+        nodes = dataclasses.replace(moments.nodes, C=1.01 * moments.nodes.C)
+        assert residual(network, task, dataclasses.replace(moments, nodes=nodes)) > 1e-4
 
 
 def test_public_call_reports_its_residual():
     for activation in ("relu", "erf"):
-        found = solve_recurrent(wf.RNN(3, activation, weight_variance=1.6, bias_variance=0.2), ONE, width=50)
-        assert 0 < found.residual < 1e-10
-    still = solve_recurrent(wf.RNN(2, "relu", weight_variance=0.0, readout_variance=None), ONE, width=50)
+        solution = solve_tied(wf.RNN(3, activation, weight_variance=1.6, bias_variance=0.2), ONE, width=50)
+        assert 0 < solution.residual < 1e-10
+    still = solve_tied(wf.RNN(2, "relu", weight_variance=0.0, readout_variance=None), ONE, width=50)
     assert still.residual == 0.0
 
 
 def test_progress_is_shown_on_request(capsys):
-    solve_recurrent(wf.RNN(3, "erf"), ONE, width=50, progress=True)
+    solve_tied(wf.RNN(3, "erf"), ONE, width=50, progress=True)
     assert "four-point averages" in capsys.readouterr().err
 
 
@@ -333,14 +369,39 @@ def test_readout_is_one_more_untied_layer():
     deep = wf.DNN(4, "relu", weight_variance=1.3, bias_variance=0.1)
     short = wf.DNN(3, "relu", weight_variance=1.3, bias_variance=0.1, readout_variance=1.3, readout_bias_variance=0.1)
     task = inputs(2, 9)
-    full, read = (solve_recurrent(network, task, width=100) for network in (deep, short))
+    full, read = (solve_tied(network, task, width=100) for network in (deep, short))
     for name in ("kernel", "correction", "vertex"):
         np.testing.assert_allclose(getattr(read, name).values[3], getattr(full, name).values[3], rtol=1e-10, atol=1e-12)
-    plain = solve_recurrent(wf.RNN(3, "relu", readout_variance=None), task, width=100)
+    plain = solve_tied(wf.RNN(3, "relu", readout_variance=None), task, width=100)
     assert len(plain.kernel) == 3
 
 
 def test_on_nodes_leaves_fixed_pairs_at_zero():
-    found = expand(wf.RNN(3, "erf"), ONE)
-    matrix = on_nodes(found.G1, found.rows)
+    moments = expand(wf.RNN(3, "erf"), ONE)
+    matrix = on_nodes(moments.G1, moments.rows)
     assert np.all(matrix[0] == 0) and np.all(matrix[:, 0] == 0)
+
+
+def test_outputs_at_different_states_of_an_untied_network():
+    """Given the first layer the second is Gaussian: Ŷ_01 of relu has mean and variance by the delta method in (φ, φ²).
+
+    The noise of φ² of the first layer acts back on <φ_0φ_1>, though nothing is tied: without T the sign would be wrong.
+    """
+    w, b, v = 1.4, 0.2, 1.3
+    network = wf.DNN(2, "relu", weight_variance=w, bias_variance=b, readout_variance=v, readout_bias_variance=0.1)
+    with jax.enable_x64(True):
+        moments = expand(network, ONE, read=np.ones((2, 1), bool))
+    one, two, three, four = np.sqrt(1.2 / (2 * np.pi)), 0.6, 2 * 1.2**1.5 / np.sqrt(2 * np.pi), 1.5 * 1.2**2
+    q = b + w * two
+    mean, slope, bend = (k * q**p for k, p in ((1, 0.5), (w / 2, -0.5), (-(w**2) / 4, -1.5)))  # of √q in φ²
+    mean, slope, bend = (part / np.sqrt(2 * np.pi) for part in (mean, slope, bend))
+    shift = slope * (three - one * two) + 0.5 * one * bend * (four - two**2)
+    within = two * (q / 2 - mean**2)
+    between = (
+        mean**2 * (two - one**2) + 2 * mean * one * slope * (three - one * two) + (one * slope) ** 2 * (four - two**2)
+    )
+    row = moments.rows.output[0, 1]
+    assert moments.response.mean[row] == pytest.approx(one * mean, rel=1e-12)
+    assert moments.G1[row] == pytest.approx(v * shift, rel=1e-11)
+    assert moments.V[row, row] == pytest.approx(v**2 * (within + between), rel=1e-11)
+    assert (moments.G1 - moments.response.R @ moments.T)[row] < 0 < moments.G1[row]
