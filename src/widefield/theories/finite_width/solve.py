@@ -153,6 +153,8 @@ def _plan(
         available |= regression.available(question, source.predicted_states(question), _cost(source, question))
     elif isinstance(quantities, tuple) and any(name in regression.DIMS for name in quantities):
         raise ValueError(against)
+    elif task.y is not None and network.readout_variance is not None:
+        notes = (*notes, f"no regression: {against}")
     kept, left_out, reasons = choose(quantities, available)
     return kept, left_out, (*notes, *reasons)
 

@@ -164,7 +164,7 @@ def condition(K: Array, G1: Array, V: Array, labels: Array, noise: float) -> Pos
     n, n_outputs = labels.shape
     mean, covariance = K[n:, :n] @ at.alpha, K[n:, n:] - K[n:, :n] @ at.B.T
     evidence = -0.5 * (np.sum(labels * at.alpha) + n_outputs * (log_determinant + n * np.log(2 * np.pi)))
-    shifts = list(first(at, G1))
+    shifts: list[Array] = list(first(at, G1))
     between = np.zeros((*mean.shape, *mean.shape))
     spread = 0.0
     for sign, M in _modes(V):
@@ -172,7 +172,7 @@ def condition(K: Array, G1: Array, V: Array, labels: Array, noise: float) -> Pos
         for k, (slope, bend) in enumerate(zip(one, two, strict=True)):
             shifts[k] = shifts[k] + sign * (0.5 * bend + slope * one.score * (1.0 if k < 2 else 0.5))
         between += sign * np.multiply.outer(one.mean, one.mean)
-        spread += sign * one.score**2
+        spread += float(sign * one.score**2)
     within = np.multiply.outer(shifts[1], np.eye(n_outputs))
     corrections = shifts[0], within + between.transpose(0, 2, 1, 3), float(shifts[2])
     return Posterior(mean, covariance, float(evidence), *corrections, float(spread), at.residual)

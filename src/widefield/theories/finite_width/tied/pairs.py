@@ -112,9 +112,9 @@ def find_rows(network: Network, nodes: Nodes, read: np.ndarray) -> Rows:
     output = np.full(nodes.C.shape, -1)
     if network.readout_variance is not None:
         ends = np.unique(nodes.of[read])
-        p, q = (ends[i] for i in np.triu_indices(len(ends)))
-        output[p, q] = output[q, p] = len(x) + np.arange(len(p))
-        x, y, weight = [*x, *p], [*y, *q], [*weight, *[network.readout_variance] * len(p)]
+        left, right = (ends[i] for i in np.triu_indices(len(ends)))
+        output[left, right] = output[right, left] = len(x) + np.arange(len(left))
+        x, y, weight = [*x, *left], [*y, *right], [*weight, *[network.readout_variance] * len(left)]
     return Rows(np.array(x, int), np.array(y, int), np.array(weight, float), of, output)
 
 

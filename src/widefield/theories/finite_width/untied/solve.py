@@ -24,7 +24,8 @@ class UntiedExpansion(AbstractExpansion):
     """Fresh parameters at every layer, Eqs. (finite_width.2), (finite_width.3), (finite_width.4)."""
 
     def available(self, question: Question) -> tuple[dict[str, Quantity], tuple[str, ...]]:
-        quantities, notes = expansion.quantities_of(DIMS, _lengths(question)), ()
+        quantities = expansion.quantities_of(DIMS, _lengths(question))
+        notes: tuple[str, ...] = ()
         if question.quadruples is None:
             del quantities["vertex_quadruples"]
         if recursion.refuse(question.network.activation):

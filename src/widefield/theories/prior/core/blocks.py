@@ -1,6 +1,6 @@
 """Whole kernel matrices, block by block of samples: which blocks, and where their pieces go."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,7 +45,7 @@ def tile_pairs(n_samples: int, tile: int) -> Iterator[tuple[range, range]]:
 
 
 def place_block(
-    targets: dict[str, Target],
+    targets: Mapping[str, Target],
     arrays: dict[str, np.ndarray],
     block: Callable[[str], np.ndarray],
     rows: range,

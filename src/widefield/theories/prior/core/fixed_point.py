@@ -63,8 +63,8 @@ def _estimate(phi: Activation, orders: tuple[int, int], q: float, c: float) -> t
     q, c = (q, c) if q > 0 else (TINY, TINY)
     arrays = np.asarray([q]), np.asarray([q]), np.asarray([c])
     if closed.has_closed_form(phi, orders):
-        value = float(_closed(phi, orders, *arrays)[0])
-        return value, 64 * EPS * abs(value)
+        exact = float(_closed(phi, orders, *arrays)[0])
+        return exact, 64 * EPS * abs(exact)
     value, error = quadrature.average(phi, orders, *arrays)
     return float(value[0]), float(error[0])
 
