@@ -297,6 +297,8 @@ def test_notes_and_refusals():
     kinked = wf.DNN(2, wf.Activation(lambda x: jnp.clip(x, -1, 1), breaks=(-1, 1)))
     with pytest.raises(ValueError, match="kinks"):
         regression(kinked, TASK, width=50, noise=0.1)
+    default = wf.finite_width(kinked, wf.Task(X[:1], Y[:1]), width=50)
+    assert "log_evidence" not in default.data and any("no regression" in note for note in default.notes)
     for match, task, options in (
         ("`noise`", TASK, {"noise": -1.0}),
         ("labels", wf.Task(X), {}),

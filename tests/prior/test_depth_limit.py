@@ -169,6 +169,14 @@ def test_certificate():
     assert all(field.dims == () for field in solution.data.data_vars.values())
 
 
+@pytest.mark.parametrize("w, b", [(2.5, 0.0), (2.0, 0.1), (1.0, 0.0), (2.0, 0.0)])
+def test_success_is_earned_without_a_fixed_point_too(w, b):
+    """Unbounded, vanishing and marginal variances: both checks are there, and within what was asked."""
+    certificate = limit("relu", w, b).certificate
+    assert set(certificate.checks) == {"residual", "error"} and certificate.options["rtol"] == 1e-10
+    assert 0 <= certificate.residual <= 1e-10 and 0 < certificate.error <= 1e-10
+
+
 @pytest.mark.parametrize("name, values", [("weight_variance", (1.0, 1.5)), ("bias_variance", (0.1, 0.1, 0.2))])
 def test_variances_that_change_with_the_state_have_no_limit(name, values):
     with pytest.raises(ValueError, match=f"`{name}` must be the same at every state"):

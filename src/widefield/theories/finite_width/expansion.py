@@ -38,9 +38,8 @@ class Question:
 
 
 class Quantity(NamedTuple):
-    """A field that can be asked for: its dims, its bytes, and why it is not made by default (empty if it is)."""
+    """A field that can be asked for: its bytes, and why it is not made by default (empty if it is)."""
 
-    dims: Dims
     size: int
     expensive: str = ""
 
@@ -77,8 +76,8 @@ class AbstractExpansion(abc.ABC):
         """Fields by name, the most wanted first, and notes on those that there cannot be."""
 
     @abc.abstractmethod
-    def n_quartets(self, question: Question) -> int:
-        """Four-point averages that a regression on all points adds."""
+    def n_quartets(self, question: Question, *, alone: bool) -> int:
+        """Four-point averages that a regression adds to the fields, or takes where it is ``alone``."""
 
     @abc.abstractmethod
     def predicted_states(self, question: Question) -> tuple[int, ...]:
@@ -106,12 +105,11 @@ def choose(
 
 def quantities_of(dims: Mapping[str, Dims], lengths: Mapping[str, int]) -> dict[str, Quantity]:
     """Quantities from their dims and the lengths of these (copies of an axis end in underscores)."""
-    return {name: Quantity(d, 8 * int(np.prod([lengths[axis.rstrip("_")] for axis in d]))) for name, d in dims.items()}
+    return {name: Quantity(8 * int(np.prod([lengths[axis.rstrip("_")] for axis in d]))) for name, d in dims.items()}
 
 
-def not_a_number(available: Mapping[str, Quantity], names: Iterable[str], lengths: Mapping[str, int]) -> Fields:
+def not_a_number(dims: Mapping[str, Dims], lengths: Mapping[str, int]) -> Fields:
     """Fields of NaN, where nothing is known."""
-    dims = {name: available[name].dims for name in names}
     return {name: (d, np.full([lengths[axis.rstrip("_")] for axis in d], np.nan)) for name, d in dims.items()}
 
 

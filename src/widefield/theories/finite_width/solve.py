@@ -150,7 +150,8 @@ def _plan(
     against = regression.reason_against(network, task)
     if not against:
         source = _source(expansion, question)
-        available |= regression.available(question, source.predicted_states(question), _cost(source, question))
+        expensive = _cost(source.n_quartets(question, alone=source is not expansion))
+        available |= regression.available(question, source.predicted_states(question), expensive)
     elif isinstance(quantities, tuple) and any(name in regression.DIMS for name in quantities):
         raise ValueError(against)
     elif task.y is not None and network.readout_variance is not None:
@@ -159,9 +160,8 @@ def _plan(
     return kept, left_out, (*notes, *reasons)
 
 
-def _cost(source: AbstractExpansion, question: Question) -> str:
+def _cost(n_quartets: int) -> str:
     """Why a regression is not made by default; empty if it is."""
-    n_quartets = source.n_quartets(question)
     if n_quartets <= MAX_QUARTETS:
         return ""
     return f"the regression would take {n_quartets} four-point averages: ask for its fields"

@@ -75,7 +75,7 @@ def regress(
     """The fields ``names``, predicted at ``states``, from the moments of ``source``; NaN where it has none."""
     task, n = question.task, question.network.sizes(question.width)[-1]
     lengths = _lengths(question, states)
-    nothing = not_a_number(available(question, states, ""), names, lengths)
+    nothing = not_a_number({name: DIMS[name] for name in names}, lengths)
     coords = {dim: list(states) for dim in ("state", "state_") if any(dim in DIMS[name] for name in names)}
     if source.readout is None or source.failure or not all(check.met for check in source.checks.values()):
         return Result(nothing, coords=coords)

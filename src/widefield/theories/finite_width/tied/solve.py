@@ -30,25 +30,25 @@ class TiedExpansion(AbstractExpansion):
     """Parameters that are used at several states, Eqs. (finite_width.20) to (finite_width.27); untied ones too."""
 
     def available(self, question: Question) -> tuple[dict[str, Quantity], tuple[str, ...]]:
+        _check(question)
         quantities = expansion.quantities_of(DIMS, _lengths(question))
         quantities["pair_vertex"] = quantities["pair_vertex"]._replace(expensive="on request")
         return quantities, ()
 
-    def n_quartets(self, question: Question) -> int:
+    def n_quartets(self, question: Question, *, alone: bool) -> int:
         n_points = question.task.n_samples + question.task.n_test
-        return math.comb(question.network.depth * n_points + 3, 4) if question.task.n_test else 0
+        return math.comb(question.network.depth * n_points + 3, 4) if alone or question.task.n_test else 0
 
     def predicted_states(self, question: Question) -> tuple[int, ...]:
         return tuple(range(question.network.depth))
 
     def solve(self, question: Question, names: tuple[str, ...], *, readout: bool) -> Result:
-        _check(question)
         points = question.points(test=readout)
         try:
             read = _outputs(question) if readout else None
             moments = expand(question.network, points, read=read, progress=question.progress)
         except (SolveError, OverflowError) as error:
-            nothing = expansion.not_a_number(self.available(question)[0], names, _lengths(question))
+            nothing = expansion.not_a_number({name: DIMS[name] for name in names}, _lengths(question))
             failure = Status.nonfinite if isinstance(error, OverflowError) else Status.inaccurate
             return Result(nothing, failure=failure, notes=(f"the averages of the expansion are not known: {error}",))
         layers = _layers(question, moments)
@@ -78,10 +78,7 @@ def _train(question: Question, moments: Fluctuations) -> Fluctuations:
 
 def _check(question: Question) -> None:
     if len(set(question.network.relative_widths)) > 1:
-        raise ValueError(
-            "`widths` must all be equal where parameters are tied across states, or outputs are read at other states "
-            "than the last."
-        )
+        raise ValueError("`widths` must all be equal where parameters are tied across states.")
     if question.quadruples is not None:
         raise ValueError("`quadruples` is not available where parameters are tied; ask for `vertex` or `pair_vertex`.")
 

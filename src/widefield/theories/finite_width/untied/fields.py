@@ -1,4 +1,4 @@
-"""From layers to the fields of a solution: normalized, and copied back to duplicate inputs."""
+"""From layers to the fields of a solution, Eq. (finite_width.7): normalized, and copied back to duplicate inputs."""
 
 import numpy as np
 

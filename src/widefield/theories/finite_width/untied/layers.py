@@ -79,9 +79,9 @@ def march_layers(
     network: Network, x: Array, sizes: tuple[int, ...], wants: Wants, rtol: float, advance: Callable
 ) -> list[Layer]:
     """All layers, the first included."""
-    K, made = steps(network, x, sizes)
+    K, between = steps(network, x, sizes)
     layers = [first_layer(K, wants)]
-    for step in made:
+    for step in between:
         with np.errstate(over="ignore", invalid="ignore"):
             layers.append(advance_layer(network, layers[-1], step, wants, rtol))
         if not all(np.isfinite(part).all() for part in layers[-1]):
@@ -92,46 +92,37 @@ def march_layers(
 
 def advance_layer(network: Network, layer: Layer, step: Step, wants: Wants, rtol: float) -> Layer:
     """One step of all recursions."""
-    phi, K = network.activation, layer.kernel
-    averages = recursion.averages_of(phi, K, rtol, vertex=wants.vertex, hessian=wants.correction)
-    kernel = _within(step.source + step.weight * averages.value)
-    error, correction, blocks, matrix, chosen = (
-        averages.error,
-        layer.correction,
-        layer.blocks,
-        layer.matrix,
-        layer.chosen,
-    )
-    quartic = partial(quartets, phi, rtol=rtol)
+    K, w, ratio = layer.kernel, step.weight, step.ratio
+    averages = recursion.averages_of(network.activation, K, rtol, vertex=wants.vertex, hessian=wants.correction)
+    quartic = partial(quartets, network.activation, K=K, fourth=averages.fourth, rtol=rtol)
+    after, errors = layer._replace(kernel=_within(step.source + w * averages.value)), [averages.error, layer.error]
     if wants.correction:
-        correction = recursion.next_correction(layer.correction, layer.blocks, averages, step.weight, step.ratio)
+        correction = recursion.next_correction(layer.correction, layer.blocks, averages, w, ratio)
+        after = after._replace(correction=correction)
     if wants.pairs or wants.correction:
         left = recursion.transport(averages, *np.indices(K.shape))
-        blocks = recursion.next_block(
-            layer.blocks, recursion.pair_source(averages), left, left, step.weight, step.ratio
-        )
+        source = recursion.pair_source(averages)
+        after = after._replace(blocks=recursion.next_block(layer.blocks, source, left, left, w, ratio))
     if wants.tensor:
         i, j = recursion.sample_pairs(len(K))
         rows, columns = (i[:, None], j[:, None]), (i[None, :], j[None, :])
-        source, more = recursion.quartet_source(averages, rows, columns, lambda s, K, f: quartic(s, K=K, fourth=f), K)
-        matrix, error = recursion.next_matrix(layer.matrix, source, averages, step.weight, step.ratio), max(error, more)
+        source, error = recursion.quartet_source(averages, rows, columns, quartic)
+        after = after._replace(matrix=recursion.next_matrix(layer.matrix, source, averages, w, ratio))
+        errors.append(error)
     if wants.quadruples is not None:
-        chosen, more = _next_chosen(averages, layer, step, wants.quadruples, quartic)
-        error = max(error, more)
-    return Layer(kernel, correction, blocks, matrix, chosen, max(error, layer.error))
+        a, b, c, d = wants.quadruples.T
+        rows, columns = _three_pairs(a, b, 2), _three_pairs(c, d, 1)
+        source, error = recursion.quartet_source(averages, rows, columns, quartic)
+        sides = recursion.transport(averages, a, b), recursion.transport(averages, c, d)
+        after = after._replace(chosen=recursion.next_block(layer.chosen, source, *sides, w, ratio))
+        errors.append(error)
+    return after._replace(error=max(errors))
 
 
-def _next_chosen(
-    averages: recursion.Averages, layer: Layer, step: Step, quadruples: Array, quartic
-) -> tuple[Array, float]:
-    a, b, c, d = quadruples.T
-    rows = np.stack([a, a, b], axis=-1)[:, :, None], np.stack([a, b, b], axis=-1)[:, :, None]
-    columns = np.stack([c, c, d], axis=-1)[:, None, :], np.stack([c, d, d], axis=-1)[:, None, :]
-    source, error = recursion.quartet_source(
-        averages, rows, columns, lambda s, K, f: quartic(s, K=K, fourth=f), layer.kernel
-    )
-    left, right = recursion.transport(averages, a, b), recursion.transport(averages, c, d)
-    return recursion.next_block(layer.chosen, source, left, right, step.weight, step.ratio), error
+def _three_pairs(a: Array, b: Array, axis: int) -> tuple[Array, Array]:
+    """First and second samples of the pairs aa, ab, bb along ``axis`` of a block."""
+    first, second = np.stack([a, a, b], axis=-1), np.stack([a, b, b], axis=-1)
+    return np.expand_dims(first, axis), np.expand_dims(second, axis)
 
 
 def _within(K: Array) -> Array:

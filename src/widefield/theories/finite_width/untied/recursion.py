@@ -36,7 +36,7 @@ EPS = float(np.finfo(float).eps)
 NEARLY_PARALLEL = 1e-4  # sine of the angle below which the curvature of a kinked kernel contributes less than rounding
 
 Array = np.ndarray
-Quartic = Callable[[Array, Array, FourthMoments], tuple[Array, float]]
+Quartic = Callable[[Array], tuple[Array, float]]  # of index sets (set, 4)
 
 
 class Averages(NamedTuple):
@@ -169,12 +169,13 @@ def sample_pairs(n: int) -> tuple[Array, Array]:
     return np.triu_indices(n)
 
 
-def quartet_source(averages: Averages, rows: tuple[Array, Array], columns: tuple[Array, Array], quartic: Quartic, K):
+def quartet_source(
+    averages: Averages, rows: tuple[Array, Array], columns: tuple[Array, Array], quartic: Quartic
+) -> tuple[Array, float]:
     """Cov(σ_iσ_j, σ_kσ_l) of one neuron for broadcast index arrays; equal sets of four are evaluated once."""
     index = np.stack(np.broadcast_arrays(*rows, *columns), axis=-1)
     unique, back = np.unique(np.sort(index, axis=-1).reshape(-1, 4), axis=0, return_inverse=True)
-    assert averages.fourth is not None
-    moment, error = quartic(unique, K, averages.fourth)
+    moment, error = quartic(unique)
     mean = averages.value[rows] * averages.value[columns]
     return moment[back.reshape(-1)].reshape(index.shape[:-1]) - mean, error
 

@@ -37,7 +37,7 @@ class UntiedExpansion(AbstractExpansion):
             quantities |= {name: quantities[name]._replace(expensive=why) for name in NEEDS_TENSOR}
         return quantities, notes
 
-    def n_quartets(self, question: Question) -> int:
+    def n_quartets(self, question: Question, *, alone: bool) -> int:
         return _n_quartets(question, test=True)
 
     def predicted_states(self, question: Question) -> tuple[int, ...]:
@@ -52,9 +52,8 @@ class UntiedExpansion(AbstractExpansion):
         n = feeding_widths(question.network, question.network.sizes(question.width))
         result = replace(result, coords=_coords(question, names))
         if not layers:
-            return replace(
-                result, fields=expansion.not_a_number(self.available(question)[0], names, _lengths(question))
-            )
+            nothing = expansion.not_a_number({name: DIMS[name] for name in names}, _lengths(question))
+            return replace(result, fields=nothing)
         fields = {name: (DIMS[name], field_of(name, layers, n, samples)) for name in names}
         notes, diagnostics = _trust(question, layers, n, samples)
         outputs = _readout(layers[-1], back) if readout else None

@@ -1,4 +1,4 @@
-r"""The recursion of random deep and recurrent networks, pure JAX on arrays.
+r"""The recursion of random deep and recurrent networks, Eq. (prior.1), pure JAX on arrays.
 
 .. math::
     C^{ab}_{\alpha\beta} = M^b_{ab}\,b_a + M^w_{ab}\,w_a\,\langle\varphi(h^{a-1}_\alpha)\varphi(h^{b-1}_\beta)\rangle
