@@ -28,7 +28,6 @@ from widefield.theories.finite_width import (
     finite_width,
     neuron_average,
     neuron_covariance,
-    regression,
 )  # fmt: skip
 from widefield.theories.posterior import (
     Transition,
@@ -86,7 +85,6 @@ __all__ = [
     "proportional_parameters",
     "rate_sweep",
     "rate_transfer",
-    "regression",
     "regularised_prediction",
     "relative_error",
     "simulate",

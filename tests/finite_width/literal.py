@@ -29,9 +29,9 @@ def literal(function, K, weights, biases, widths, spacing=0.2):
         inverse = np.linalg.inv(K)
         two = np.einsum("x,xa,xb->ab", p, s, s)
         four = np.einsum("x,xa,xb,xc,xd->abcd", p, s, s, s, s, optimize=True)
-        centred = np.einsum("xa,xb->xab", z, z) - K
-        first = np.einsum("x,xa,xb,xcd->abcd", p, s, s, centred, optimize=True)
-        second = np.einsum("x,xa,xb,xcd,xef->abcdef", p, s, s, centred, centred, optimize=True)
+        centered = np.einsum("xa,xb->xab", z, z) - K
+        first = np.einsum("x,xa,xb,xcd->abcd", p, s, s, centered, optimize=True)
+        second = np.einsum("x,xa,xb,xcd,xef->abcdef", p, s, s, centered, centered, optimize=True)
         raised = np.einsum("ai,bj,ck,dl,ijkl->abcd", inverse, inverse, inverse, inverse, V, optimize=True)
         V_next = w**2 * (four - np.einsum("ab,cd->abcd", two, two))
         V_next = V_next + w**2 * ratio / 4 * np.einsum("efgh,abef,cdgh->abcd", raised, first, first, optimize=True)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from widefield.theories.finite_width import criticality, finite_width, regression
+from widefield.theories.finite_width import couplings, criticality, finite_width, neuron_average
 
 from .. import contracts
 
@@ -24,12 +24,12 @@ def solve(engine, task=None, **options):
 
 @ENGINES
 def test_certificate_fields_and_files(engine, tmp_path):
-    found = solve(engine)
-    contracts.assert_certified(found, "finite_width")
-    contracts.assert_arrays_are_numpy(found)
-    assert found.certificate.options["width"] == 30 and found.network == NETWORKS[engine]
-    again = wf.load(found.save(tmp_path / "found.nc"))
-    assert again.data.identical(found.data) and again.certificate == found.certificate
+    solution = solve(engine)
+    contracts.assert_certified(solution, "finite_width")
+    contracts.assert_arrays_are_numpy(solution)
+    assert solution.certificate.options["width"] == 30 and solution.network == NETWORKS[engine]
+    again = wf.load(solution.save(tmp_path / "solution.nc"))
+    assert again.data.identical(solution.data) and again.certificate == solution.certificate
 
 
 @ENGINES
@@ -80,15 +80,26 @@ def test_same_call_same_numbers():
         assert solve(engine).data.identical(solve(engine).data)
 
 
-def test_other_calls_keep_the_contract(tmp_path):
-    """Criticality and regression: certified, NumPy, and the same from a file."""
+@ENGINES
+def test_regression_keeps_the_contract(engine, tmp_path):
     task = wf.Task(X, np.ones(2), x_test=X[:1] + 0.3)
-    for found, theory in (
-        (regression(NETWORKS["deep"], task, width=30, noise=0.1), "regression"),
+    solution = solve(engine, task, noise=0.1)
+    contracts.assert_certified(solution, "finite_width")
+    contracts.assert_arrays_are_numpy(solution)
+    assert solution.certificate.options["noise"] == 0.1 and "test_prediction" in solution.data
+    assert wf.load(solution.save(tmp_path / "regression.nc")).data.identical(solution.data)
+
+
+def test_other_calls_keep_the_contract(tmp_path):
+    """Criticality, couplings and averages of a neuron: certified, NumPy, and the same from a file."""
+    deep = solve("deep")
+    for solution, theory in (
         (criticality(NETWORKS["deep"], layers=16), "criticality"),
+        (couplings(deep), "couplings"),
+        (neuron_average(deep, lambda z: z**2), "neuron_average"),
     ):
-        contracts.assert_certified(found, theory)
-        assert all(type(field.values) is np.ndarray for field in found.data.data_vars.values())
-        assert wf.load(found.save(tmp_path / f"{theory}.nc")).data.identical(found.data)
-    with pytest.raises(ValueError, match="`width` is a JAX tracer"):
-        jax.jit(lambda n: regression(NETWORKS["deep"], task, width=n, noise=0.1).log_evidence.values)(30)
+        assert all(check.met for check in solution.certificate.checks.values())
+        if theory != "neuron_average":
+            contracts.assert_certified(solution, theory)
+        assert all(type(field.values) is np.ndarray for field in solution.data.data_vars.values())
+        assert wf.load(solution.save(tmp_path / f"{theory}.nc")).data.identical(solution.data)

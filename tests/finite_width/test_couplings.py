@@ -27,40 +27,40 @@ def test_couplings_of_one_sample(solution):
         solution.data[name].values[(slice(None), *[1] * k)]
         for name, k in (("kernel", 2), ("correction", 2), ("vertex", 4))
     )
-    found = {m: couplings(solution, m=m, samples=[1]) for m in (1, 4)}
-    for m, part in found.items():
+    action = {m: couplings(solution, m=m, samples=[1]) for m in (1, 4)}
+    for m, part in action.items():
         metric = K + (G - (m + 2) * V / (2 * K)) / n
         np.testing.assert_allclose(part.metric.values.ravel(), metric, rtol=1e-12)
         np.testing.assert_allclose(part.quartic.values.ravel(), V / (n * K**4), rtol=1e-12)
         np.testing.assert_allclose(part.quadratic.values.ravel(), 2 / K - metric / K**2, rtol=1e-12)
-    v = found[1].quartic.values.ravel()
-    step = found[1].quadratic.values.ravel() - (found[4].quadratic.values.ravel() - 1.5 * v * K)
+    v = action[1].quartic.values.ravel()
+    step = action[1].quadratic.values.ravel() - (action[4].quadratic.values.ravel() - 1.5 * v * K)
     np.testing.assert_allclose(step, 0, atol=1e-13)
 
 
 def test_couplings_give_back_the_correlators(solution):
     """Eqs. 4.47 and 4.48: the two- and four-point functions of the quartic action, to first order."""
     m = 3
-    found = couplings(solution, m=m)
+    action = couplings(solution, m=m)
     K, V = solution.kernel.values[-1], solution.vertex.values[-1]
-    g, v = found.metric.values[-1], found.quartic.values[-1]
+    g, v = action.metric.values[-1], action.quartic.values[-1]
     loops = m * np.einsum("abcd,ea,fb,cd->ef", v, K, K, K) + 2 * np.einsum("abcd,ea,fc,bd->ef", v, K, K, K)
     np.testing.assert_allclose(g + loops / 2, solution.covariance.values[-1], rtol=1e-9)
     four = np.einsum("abcd,ea,fb,gc,hd->efgh", v, K, K, K, K)
     np.testing.assert_allclose(four, V / 50, rtol=0, atol=1e-12)
 
 
-# Marginalisation: integrating the first-order density of the quartic action, neuron by neuron and sample by sample.
+# Marginalization: integrating the first-order density of the quartic action, neuron by neuron and sample by sample.
 
 
 def weight_of(solution, layer, z, samples=None):
     """ε Q of the density N(z; K)(1 + εQ) of couplings, z (…, neuron, sample), up to a constant."""
-    found = couplings(solution, m=z.shape[-2], samples=samples)
+    action = couplings(solution, m=z.shape[-2], samples=samples)
     index = list(range(3)) if samples is None else samples
     K = solution.kernel.values[layer][np.ix_(index, index)]
-    shift = found.quadratic.values[layer] - np.linalg.inv(K)
+    shift = action.quadratic.values[layer] - np.linalg.inv(K)
     squares = np.einsum("...ia,...ib->...ab", z, z)
-    quartic = np.einsum("...ab,abcd,...cd->...", squares, found.quartic.values[layer], squares)
+    quartic = np.einsum("...ab,abcd,...cd->...", squares, action.quartic.values[layer], squares)
     return quartic / 8 - np.einsum("...ab,ab->...", squares, shift) / 2
 
 
@@ -140,17 +140,42 @@ def test_couplings_refuse_what_they_cannot_say(solution):
     assert couplings(solution, m=49).notes and not couplings(solution, m=1).notes
 
 
+def test_nearly_dependent_samples_are_inaccurate():
+    """Inverse kernels magnify errors: success is refused, and the certificate says by how much."""
+    near, nearer = (finite_width(NET, wf.Task(np.stack([X[0], X[0] + d * X[1]])), width=50) for d in (0.1, 1e-3))
+    good = couplings(near)
+    assert good.status is wf.Status.success and good.certificate.error < 1e-6
+    with pytest.raises(wf.SolveError, match="inaccurate"):
+        couplings(near, rtol=0.1 * good.certificate.error)
+    with pytest.raises(wf.SolveError, match="inaccurate"):
+        couplings(nearer)
+    assert couplings(nearer, throw=False).residual > 1e-6
+
+
+def test_undeclared_jumps_are_inaccurate(solution):
+    """A step whose place is not given costs digits: the two node counts disagree."""
+    step = lambda z: 1.0 * (z > 0.3)  # noqa: E731
+    declared = neuron_average(solution, step, breaks=(0.3,))
+    assert declared.status is wf.Status.success and declared.value_error < 1e-10
+    with pytest.raises(wf.SolveError, match="inaccurate"):
+        neuron_average(solution, step)
+    partial = neuron_average(solution, step, throw=False)
+    assert partial.certificate.error > 1e-8
+    with pytest.raises(wf.SolveError, match="inaccurate"):
+        neuron_covariance(solution, step, jnp.square)
+
+
 @pytest.mark.parametrize("layer", [1, 2, 3])
 def test_averages_make_the_next_layer(solution, layer):
     """E σσ gives the next covariance, Cov(σσ, σσ) between neurons the transported vertex."""
     weight, bias = (1.4, 0.1) if layer < 3 else (1.2, 0.1)
     product = lambda a, b: erf(a) * erf(b)  # noqa: E731
-    found = neuron_average(solution, product, samples=(0, 2), layer=layer)
-    assert bias + weight * found.value == pytest.approx(solution.covariance.values[layer, 0, 2], rel=1e-9)
-    assert found.error < 1e-10
+    average = neuron_average(solution, product, samples=(0, 2), layer=layer)
+    assert bias + weight * average.value == pytest.approx(solution.covariance.values[layer, 0, 2], rel=1e-9)
+    assert average.value_error < 1e-10
     between = neuron_covariance(solution, product, product, samples=(0, 2), layer=layer)
-    own = neuron_average(solution, lambda a, b: product(a, b) ** 2, samples=(0, 2), layer=layer)
-    source = (own.leading - found.leading**2) / 50
+    both = neuron_average(solution, lambda a, b: product(a, b) ** 2, samples=(0, 2), layer=layer)
+    source = (both.leading - average.leading**2) / 50
     assert weight**2 * (source + between.value) == pytest.approx(solution.connected.values[layer, 0, 2, 0, 2], rel=1e-9)
 
 
@@ -177,9 +202,9 @@ def test_step_functions_of_relu_networks():
     removes the term that is linear in Ĝ − K and with it most of the noise.
     """
     net, task = wf.DNN(2, "relu", weight_variance=2.0, readout_variance=2.0), wf.Task(X[:1])
-    found = finite_width(net, task, width=400)
-    tail = neuron_average(found, lambda z: 1.0 * (jnp.abs(z) > 1), breaks=(-1, 1))
-    K = found.kernel.values[-1].item()
+    wide = finite_width(net, task, width=400)
+    tail = neuron_average(wide, lambda z: 1.0 * (jnp.abs(z) > 1), breaks=(-1, 1))
+    K = wide.kernel.values[-1].item()
     probability = lambda q: scipy.special.erfc(1 / np.sqrt(2 * q))  # noqa: E731
     assert tail.leading == pytest.approx(probability(K), rel=1e-9)
     slope = K**-1.5 * np.exp(-0.5 / K) / np.sqrt(2 * np.pi)
@@ -191,5 +216,5 @@ def test_step_functions_of_relu_networks():
         return width * (probability(drawn) - probability(K) - slope * (drawn - K))
 
     samples = 2 * shifts(200, 8) - shifts(100, 9)
-    assert agrees(np.full((1, 1), tail.correction), samples)
-    assert not agrees(np.full((1, 1), 1.25 * tail.correction), samples) and not agrees(np.zeros((1, 1)), samples)
+    assert agrees(np.full((1, 1), tail.correction.item()), samples)
+    assert not agrees(np.full((1, 1), 1.25 * tail.correction.item()), samples) and not agrees(np.zeros((1, 1)), samples)

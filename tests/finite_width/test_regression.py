@@ -1,12 +1,12 @@
-"""`widefield.regression` against exact posteriors: integrals over one number, identities, ensembles of finite networks."""
+"""Regression at order 1/n against exact posteriors: integrals over one number, identities, ensembles of finite networks."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
 
 import widefield as wf
-from widefield.theories.finite_width import regression
-from widefield.theories.finite_width.condition import condition
+from widefield.theories.finite_width.derived.regression import DIMS, condition
 
 from ..simulate.students import agrees
 
@@ -15,6 +15,13 @@ X = RNG.normal(size=(4, 4))
 Y = np.array([[1.5], [-1.0], [0.8]])
 TASK = wf.Task(X[:3], Y, x_test=X[3:])
 NOISE = 0.2
+
+
+def regression(net, task, *, width, noise, **options):
+    """The fields of the regression alone."""
+    tested = not isinstance(task, wf.Task) or task.n_test
+    names = [name for name in DIMS if tested or not name.startswith("test")]
+    return wf.finite_width(net, task, width=width, noise=noise, quantities=names, **options)
 
 
 def gaussian_posterior(G, y, noise):
@@ -37,7 +44,7 @@ def test_first_order_of_any_random_covariance():
     K, modes = root @ root.T / 7, [m + m.T for m in rng.normal(size=(4, 5, 5))]
     G1, V = modes[3], sum(np.multiply.outer(m, m) for m in modes[:3])
     y = rng.normal(size=(3, 2))
-    found = condition(K, G1, V, y, 0.3)
+    posterior = condition(K, G1, V, y, 0.3)
 
     def mixture(t):
         """Eighths of a covariance K + tG1 ± √(3t) M: all moments up to the third are those of a Gaussian."""
@@ -50,8 +57,8 @@ def test_first_order_of_any_random_covariance():
         within = np.multiply.outer(np.tensordot(weight / weight.sum(), covariance, 1), np.eye(2))
         return average, between + within, np.log(weight.mean()) + log.max()
 
-    start = (found.mean, np.multiply.outer(found.covariance, np.eye(2)), found.evidence)
-    corrections = (found.mean_correction, found.covariance_correction, found.evidence_correction)
+    start = (posterior.mean, np.multiply.outer(posterior.covariance, np.eye(2)), posterior.evidence)
+    corrections = (posterior.mean_correction, posterior.covariance_correction, posterior.evidence_correction)
     for k, (zero, correction) in enumerate(zip(start, corrections, strict=True)):
         slope = [(mixture(t)[k] - zero) / t for t in (1e-6, 2e-6)]
         np.testing.assert_allclose(2 * slope[0] - slope[1], correction, rtol=0, atol=1e-6 * np.abs(correction).max())
@@ -82,12 +89,12 @@ def test_one_input_of_a_linear_network(depth):
         return gain * y[0] / 2, covariance / 4, np.log(np.sum(like) / np.sum(weight))
 
     far, near = averages(800), averages(400)
-    found = regression(net, task, width=400, noise=noise)
+    posterior = regression(net, task, width=400, noise=noise)
     zero = regression(net, task, width=10**9, noise=noise)
     for k, (name, shape) in enumerate((("test_prediction", (2,)), ("test_covariance", (2, 2)), ("log_evidence", ()))):
         limit = zero.data[name].values.reshape(shape)
         slope = 2 * 800 * (far[k] - limit) - 400 * (near[k] - limit)
-        correction = found.data[f"{name}_correction"].values.reshape(shape)
+        correction = posterior.data[f"{name}_correction"].values.reshape(shape)
         np.testing.assert_allclose(correction, slope, rtol=0, atol=2e-4 * np.abs(correction).max(), err_msg=name)
 
 
@@ -95,7 +102,7 @@ def test_one_input_of_a_linear_network(depth):
 def test_evidence_gives_the_posterior_of_the_training_outputs(net):
     """<f> = y + σ²∇ ln Z and Cov f = σ² + σ⁴∇∇ ln Z, exact at any width, hence for the coefficients of 1/n."""
     y = np.array([[0.6, -0.3], [0.2, 0.9]])
-    found = regression(net, wf.Task(X[:2], y, x_test=X[:2]), width=50, noise=NOISE)
+    posterior = regression(net, wf.Task(X[:2], y, x_test=X[:2]), width=50, noise=NOISE)
 
     def evidence(labels):
         return regression(net, wf.Task(X[:2], labels), width=50, noise=NOISE).log_evidence_correction.item()
@@ -105,9 +112,10 @@ def test_evidence_gives_the_posterior_of_the_training_outputs(net):
     one, two = ((evidence(y + k * bump), evidence(y - k * bump)) for k in (1, 2))  # a quartic: no error
     slope = (8 * (one[0] - one[1]) - (two[0] - two[1])) / 6
     bend = (16 * sum(one) - sum(two) - 30 * evidence(y)) / 3
-    scale = np.abs(found.test_prediction_correction.values).max()
-    assert found.test_prediction_correction.values[0, 0, 1] == pytest.approx(NOISE * slope, abs=1e-10 * scale)
-    variance = found.test_covariance_correction.values[0, 0, 0, 0, 1, 1]
+    scale = np.abs(posterior.test_prediction_correction.values).max()
+    last = posterior.test_prediction_correction.values[-1, 0, 1]
+    assert last == pytest.approx(NOISE * slope, abs=1e-10 * scale)
+    variance = posterior.test_covariance_correction.values[-1, -1, 0, 0, 1, 1]
     assert variance == pytest.approx(NOISE**2 * bend, rel=1e-9)
 
 
@@ -115,13 +123,77 @@ def test_infinite_width_is_the_prior():
     """The same names subtract: at infinite width nothing is left of the difference."""
     net = wf.DNN(2, "erf", weight_variance=1.4, bias_variance=0.1)
     task = wf.Task(X[:2], Y[:2], x_test=X[2:3])
-    found = regression(net, task, width=10**9, noise=NOISE)
+    posterior = regression(net, task, width=10**9, noise=NOISE)
     limit = wf.prior(net, task, noise=NOISE)
-    difference = found.test_prediction - limit.test_prediction
+    difference = posterior.test_prediction - limit.test_prediction
     assert difference.sizes == {"state": 1, "test": 1, "output": 1} and abs(difference).max() < 1e-8
-    assert abs(found.test_covariance - limit.test_covariance).max() < 1e-8
-    assert abs(found.log_evidence - limit.log_evidence) < 1e-7
-    assert not found.notes and found.certificate.diagnostics["evidence_variance"] < 1e-8
+    assert abs(posterior.test_covariance - limit.test_covariance).max() < 1e-8
+    assert abs(posterior.log_evidence - limit.log_evidence) < 1e-7
+    assert not posterior.notes and posterior.certificate.diagnostics["evidence_variance"] < 1e-8
+
+
+# Labels at other states than the last.
+
+
+@pytest.mark.parametrize("make", [wf.DNN, wf.RNN])
+def test_readout_at_an_earlier_state_is_that_of_a_shallower_network(make):
+    """Labels at state 1 of three: posterior at state 1, and evidence, of the network that ends there."""
+    options = {"weight_variance": 1.4, "bias_variance": 0.1, "readout_variance": 1.3}
+    task = wf.Task(X[:2], Y[:2], x_test=X[3:])
+    early = wf.Task(X[:2], Y[:2], supervised=(1,), x_test=X[3:])
+    short, deep = (regression(make(d, "erf", **options), t, width=50, noise=NOISE) for d, t in ((2, task), (3, early)))
+    assert list(deep.state.values) == [0, 1, 2]
+    for name, dims in DIMS.items():
+        at = {dim: 1 for dim in ("state", "state_") if dim in dims}
+        np.testing.assert_allclose(deep.data[name].sel(at), short.data[name].sel(at), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("net", [wf.DNN(2, "relu", bias_variance=0.1), wf.RNN(2, "erf", bias_variance=0.1)])
+def test_evidence_gives_the_posterior_at_several_states(net):
+    """<f> = y + σ²∇ ln Z holds for labels at both states, each with its own gradient."""
+    y = np.array([[[0.6], [-0.3]], [[0.2], [0.9]]])
+    posterior = regression(net, wf.Task(X[:2], y, x_test=X[:2]), width=50, noise=NOISE)
+
+    def evidence(labels):
+        return regression(net, wf.Task(X[:2], labels), width=50, noise=NOISE).log_evidence_correction.item()
+
+    for state in (0, 1):
+        bump = np.zeros(y.shape)
+        bump[1, state] = 0.5
+        one, two = (evidence(y + k * bump) - evidence(y - k * bump) for k in (1, 2))  # a quartic: no error
+        value = posterior.test_prediction_correction.sel(state=state).values[1, 0]
+        assert value == pytest.approx(NOISE * (8 * one - two) / 6, rel=1e-8)
+
+
+def test_several_states_tend_to_the_prior():
+    """At infinite width the prediction at every state, labeled or not, is the prior's."""
+    net = wf.RNN(3, "erf", weight_variance=1.4, bias_variance=0.1)
+    task = wf.Task(X[:2], np.stack([Y[:2], -Y[1:]], axis=1), supervised=(0, 2), x_test=X[3:])
+    wide, limit = regression(net, task, width=10**9, noise=NOISE), wf.prior(net, task, noise=NOISE)
+    np.testing.assert_allclose(wide.test_prediction, limit.test_prediction, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(wide.test_covariance.values[..., 0, 0], limit.test_covariance, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(wide.log_evidence, limit.log_evidence, rtol=0, atol=1e-7)
+
+
+def test_regression_is_part_of_finite_width():
+    """By default all fields; the others as without labels; asked for one of them, nothing else is computed."""
+    net = wf.DNN(2, "relu", weight_variance=2.0)
+    whole, plain = (wf.finite_width(net, task, width=50, noise=NOISE) for task in (TASK, wf.Task(X[:3])))
+    assert set(whole.data.data_vars) == set(plain.data.data_vars) | set(DIMS)
+    alone = regression(net, TASK, width=50, noise=NOISE)
+    for name in alone.data.data_vars:
+        np.testing.assert_allclose(alone.data[name], whole.data[name], rtol=1e-12, atol=1e-14)
+    for name in plain.data.data_vars:
+        np.testing.assert_allclose(plain.data[name], whole.data[name], rtol=1e-12, atol=1e-14)
+    kernel = wf.finite_width(net, wf.Task(X[[0, 0]], Y[:2]), width=50, quantities="kernel")  # singular, but not needed
+    assert kernel.status is wf.Status.success and list(kernel.data.data_vars) == ["kernel"]
+
+
+def test_large_regressions_are_made_on_request_only():
+    many = np.random.default_rng(0).normal(size=(20, 4))
+    solution = wf.finite_width(wf.DNN(2, "relu"), wf.Task(many[:18], np.ones(18), x_test=many[18:]), width=50)
+    assert "log_evidence" in solution.certificate.left_out and "test_prediction" in solution.certificate.left_out
+    assert any("regression would take 8855" in note for note in solution.notes)
 
 
 # Ensembles: the exact posterior of small networks, by weighting draws of the kernel with their likelihood.
@@ -173,9 +245,9 @@ def shifts(net, width, seed, batches, size):
 
 def check_ensemble(net, seed, batches, size, wrong):
     """Widths 160 and 80, extrapolated; ``wrong`` are the shares by which mean, variance and evidence must be seen to be off."""
-    found = regression(net, TASK, width=80, noise=NOISE)
+    posterior = regression(net, TASK, width=80, noise=NOISE)
     names = ("test_prediction_correction", "test_covariance_correction", "log_evidence_correction")
-    theory = np.array([found.data[name].values.item() for name in names])
+    theory = np.array([posterior.data[name].values.flat[-1] for name in names])  # at the last state
     samples = 2 * shifts(net, 160, seed, batches, size) - shifts(net, 80, seed + 1, batches, size)
     assert agrees(theory, samples), (theory, samples.mean(axis=0), samples.std(axis=0) / np.sqrt(batches))
     for k in range(3):
@@ -219,11 +291,17 @@ def test_notes_and_refusals():
     partial = regression(net, twice, width=50, noise=0.0, throw=False)
     assert partial.status is wf.Status.not_psd and np.isnan(partial.test_prediction).all()
     assert regression(net, twice, width=50, noise=0.1).status is wf.Status.success
-    several = wf.Task(X[:2], np.ones((2, 2, 1)))
+    uneven = wf.DNN(2, "relu", weight_variance=2.0, widths=(1, 2))
+    with pytest.raises(ValueError, match="`widths` must all be equal"):
+        regression(uneven, wf.Task(X[:2], np.ones((2, 2, 1))), width=50, noise=0.1)
+    kinked = wf.DNN(2, wf.Activation(lambda x: jnp.clip(x, -1, 1), breaks=(-1, 1)))
+    with pytest.raises(ValueError, match="kinks"):
+        regression(kinked, TASK, width=50, noise=0.1)
+    default = wf.finite_width(kinked, wf.Task(X[:1], Y[:1]), width=50)
+    assert "log_evidence" not in default.data and any("no regression" in note for note in default.notes)
     for match, task, options in (
         ("`noise`", TASK, {"noise": -1.0}),
         ("labels", wf.Task(X), {}),
-        ("`supervised`", several, {}),
         ("`width`", TASK, {"width": 0}),
         ("`task`", X, {}),
     ):

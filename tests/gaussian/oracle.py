@@ -362,20 +362,20 @@ def _mean(f, k, q):
     return mp.fsum(w * f.derivative(k, root * x) for x, w in zip(z, weights, strict=True))
 
 
-def _smoothed(f, k, centres, s, fine):
-    """⟨f⁽ᵏ⁾(m + s w)⟩ at every centre m."""
+def _smoothed(f, k, centers, s, fine):
+    """⟨f⁽ᵏ⁾(m + s w)⟩ at every center m."""
     if s < mp.mpf("1e-4"):  # heat equation: a Taylor series in s²/2, its fifth term below 1e-37
         return [
             mp.fsum((s * s / 2) ** n / mp.factorial(n) * f.derivative(k + 2 * n, m) for n in range(1 if s == 0 else 5))
-            for m in centres
+            for m in centers
         ]
-    return _lattice(f, k, centres, s, s * _step(f.distance / s, fine))
+    return _lattice(f, k, centers, s, s * _step(f.distance / s, fine))
 
 
-def _lattice(f, k, centres, s, step):
-    """The trapezoid rule on the points ``step · n``, in integers: function values are shared by all centres."""
-    nearest = np.array([int(mp.nint(m / step)) for m in centres])
-    rest = [m - int(n) * step for m, n in zip(centres, nearest, strict=True)]
+def _lattice(f, k, centers, s, step):
+    """The trapezoid rule on the points ``step · n``, in integers: function values are shared by all centers."""
+    nearest = np.array([int(mp.nint(m / step)) for m in centers])
+    rest = [m - int(n) * step for m, n in zip(centers, nearest, strict=True)]
     reach = int(mp.ceil(REACH * s / step))
     values = {int(n): None for n in np.unique(nearest[:, None] + np.arange(-reach, reach + 1))}
     first = min(values)
@@ -383,7 +383,7 @@ def _lattice(f, k, centres, s, step):
     for n in values:
         table[n - first] = _integer(f.derivative(k, n * step))
     start = np.array([_integer(mp.exp(-r * r / (2 * s * s))) for r in rest], dtype=object)
-    total = np.zeros(len(centres), dtype=object)
+    total = np.zeros(len(centers), dtype=object)
     for sign in (1, -1):
         ratio = np.array([_integer(mp.exp(sign * r * step / (s * s))) for r in rest], dtype=object)
         weight = start

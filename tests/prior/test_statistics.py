@@ -100,7 +100,7 @@ def test_tangent_kernel_at_the_last_state(make):
 def discrepancy_deviation(K, n_draws, length):
     r"""Standard deviation of the unbiased MMD² of draws from N(0, K) itself.
 
-    With the centred kernel h it is √(2⟨h²⟩)/n, and ⟨h²⟩ = ⟨k²⟩ − 2⟨k̄²⟩ + ⟨k⟩², all Gaussian integrals.
+    With the centered kernel h it is √(2⟨h²⟩)/n, and ⟨h²⟩ = ⟨k²⟩ − 2⟨k̄²⟩ + ⟨k⟩², all Gaussian integrals.
     """
     one, l2 = np.eye(len(K)), length**2
     det = np.linalg.det

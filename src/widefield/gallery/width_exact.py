@@ -10,7 +10,7 @@ import widefield as wf
 from widefield.compare import Pair, judge_all
 from widefield.gallery.record import Made, Report, judged
 from widefield.plot.style import COLORS, SERIES, Figure, house_style, letter, panels, stderr
-from widefield.theories.finite_width.recurrent_linear import exact_linear
+from widefield.theories.finite_width.tied.exact_linear import exact_linear
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from widefield.plot.style import COLORS, SERIES, Figure, band, house_style, letter, panels, stderr
-from widefield.theories.finite_width.recurrent_relu import lognormal
+from widefield.theories.finite_width.tied.relu_growth import lognormal
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -1,4 +1,4 @@
-"""A fast arcsine, and the angle functions of the arc-cosine kernels, in plain multiply-adds that vectorise.
+"""A fast arcsine, and the angle functions of the arc-cosine kernels, in plain multiply-adds that vectorize.
 
 XLA's own arcsine costs 15 to 25 ns an entry on a CPU, which would be most of the cost of an erf or relu kernel.
 The two polynomials interpolate at Chebyshev points of [0, 1/4]; their relative errors are 3e-17 and 6e-17.

@@ -113,8 +113,8 @@ def _closed(activation: Activation, orders: tuple[int, int], q, p, c) -> tuple[n
         raise ValueError(f"`method` must not be 'closed': {activation} has no closed form at orders {orders}.")
     value = np.asarray(_closed_moment(activation, orders, q, p, c))
     magnified = 1 + (q + p if activation.name in MAGNIFIED else 0.0)
-    own = _norm(activation, orders[0], q) * _norm(activation, orders[1], p)
-    return value, 64 * EPS * magnified * np.maximum(np.abs(value), np.where(np.isfinite(own), own, 0.0))
+    scale = _norm(activation, orders[0], q) * _norm(activation, orders[1], p)
+    return value, 64 * EPS * magnified * np.maximum(np.abs(value), np.where(np.isfinite(scale), scale, 0.0))
 
 
 def _norm(activation: Activation, order: int, q: np.ndarray) -> np.ndarray:

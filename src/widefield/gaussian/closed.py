@@ -236,7 +236,8 @@ def value_function(activation: Activation) -> Callable | None:
     return _SMOOTH.get(activation.name)
 
 
-def _kink_slope(activation: Activation) -> float | None:
+def kink_slope(activation: Activation) -> float | None:
+    """Slope below zero of relu, leaky relu or abs; None for others."""
     if not activation.is_named:
         return None
     return {"relu": 0.0, "abs": -1.0, "leaky_relu": (activation.parameters or (0.0,))[0]}.get(activation.name)
@@ -248,7 +249,7 @@ _WITH_PARITY = ("linear", "erf", "sin", "cos", "quadratic", "monomial")
 
 def has_closed_form(activation: Activation, orders: tuple[int, int] = (0, 0)) -> bool:
     """Whether <φ^(i)(a) φ^(j)(b)> is known in closed form."""
-    if _kink_slope(activation) is not None:
+    if kink_slope(activation) is not None:
         return (max(orders), min(orders)) in _KINKED
     if sum(orders) % 2:
         return activation.is_named and activation.name in ("exp", "rbf", *_WITH_PARITY)
@@ -257,7 +258,7 @@ def has_closed_form(activation: Activation, orders: tuple[int, int] = (0, 0)) ->
 
 def moment(activation: Activation, orders: tuple[int, int], q, p, c, exact: bool = False):
     r""":math:`\langle\varphi^{(i)}(a)\varphi^{(j)}(b)\rangle` in closed form, where `has_closed_form`."""
-    slope = _kink_slope(activation)
+    slope = kink_slope(activation)
     if slope is not None:
         return _kinked(slope, orders, q, p, c, exact)
     value, (i, j) = value_function(activation), orders

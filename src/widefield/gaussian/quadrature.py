@@ -68,7 +68,7 @@ def _jump(activation: Activation, order: int, x: float) -> float:
 
 
 def _levels(scale: float) -> int:
-    """Halvings towards a centre, down to a fraction of the 1/scale on which a smooth function changes."""
+    """Halvings towards a center, down to a fraction of the 1/scale on which a smooth function changes."""
     return 2 * math.ceil((math.log2(max(scale, 1.0)) + 4) / 2)
 
 
@@ -100,9 +100,9 @@ def _conditional(g: Factor, mean: np.ndarray, deviation: float, n_nodes: int, le
 def _average(f: Factor, g: Factor, levels: tuple[int, int], n_nodes: int, q, p, rho, tau) -> np.ndarray:
     """<f(a) g(b)> for one pair without delta functions, its absolute size, and what may lie beyond the reach."""
     a, b = math.sqrt(q), math.sqrt(p)
-    own = [x / a for x in f.breaks if a > 0]
+    first = [x / a for x in f.breaks if a > 0]
     other = [x / (b * rho) for x in g.breaks if b * rho != 0]
-    z, weight = rules.panels(rules.edges(np.sort(np.asarray([*own, *other] or [0.0])), REACH, levels[0]), n_nodes)
+    z, weight = rules.panels(rules.edges(np.sort(np.asarray([*first, *other] or [0.0])), REACH, levels[0]), n_nodes)
     values = f.function(a * z)
     inner = _conditional(g, rho * b * z, b * tau, n_nodes, levels[1])
     edge = np.abs(values[[0, -1]]).max() * math.exp(-0.5 * REACH**2) * np.abs(g.function(b * z[[0, -1]])).max()

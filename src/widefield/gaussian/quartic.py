@@ -2,7 +2,7 @@ r"""Four-node averages :math:`\langle\varphi(h_1)\varphi(h_2)\varphi(h_3)\varphi
 
 The noise of a kernel at finite width, :math:`\langle\varphi\varphi\varphi\varphi\rangle - \langle\varphi\varphi\rangle\langle\varphi\varphi\rangle`.
 Nodes may coincide, be opposite, or have zero variance. No covariance is ever inverted.
-Theory pages: finite_width ("inverse-free recursions") and finite_width_recurrent ("Algorithm and cost").
+It enters Eqs. (finite_width.3), (finite_width.22); its gradient Eq. (finite_width.25).
 """
 
 import math
@@ -12,7 +12,7 @@ import numpy as np
 
 from widefield.answer.boundary import x64
 from widefield.gaussian import quadrature, quartic_grid
-from widefield.gaussian.closed import _kink_slope
+from widefield.gaussian.closed import kink_slope
 from widefield.gaussian.quartic_relu import kinked
 from widefield.gaussian.quartic_sign import EPS, PAIRS, erf_gradient, erf_moment
 from widefield.question import checks
@@ -37,7 +37,7 @@ def fourth_moment(activation: str | Activation, covariance: Any) -> tuple[np.nda
     """
     activation, C = as_activation(activation), _covariances(covariance)
     name = activation.name if activation.is_named else ""
-    slope = _kink_slope(activation)
+    slope = kink_slope(activation)
     if slope is not None:
         return kinked(C, slope)[:2]
     if name == "erf":
@@ -64,7 +64,7 @@ def fourth_moment_gradient(activation: str | Activation, covariance: Any) -> np.
     """
     activation, C = as_activation(activation), _covariances(covariance)
     name = activation.name if activation.is_named else ""
-    slope = _kink_slope(activation)
+    slope = kink_slope(activation)
     if slope is not None:
         return kinked(C, slope)[2]
     if name == "erf":
@@ -89,7 +89,7 @@ def fourth_moment_and_gradient(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Values, errors and gradients at once: relu and its kin make all three from one integral."""
     activation = as_activation(activation)
-    slope = _kink_slope(activation)
+    slope = kink_slope(activation)
     if slope is not None:
         return kinked(_covariances(covariance), slope)
     return *fourth_moment(activation, covariance), fourth_moment_gradient(activation, covariance)

@@ -14,7 +14,7 @@ a delta function meaning the other nodes conditioned on that one being zero. The
 derivatives, :math:`\langle\varphi\varphi\varphi\varphi\rangle = \tfrac14\sum_{ef}C_{ef}G_{ef}` (degree two in C).
 Two nodes may coincide: :math:`\delta\theta = \tfrac12\delta`, and a node of zero variance counts half, agree there.
 Three coinciding nodes have formulas of their own; opposite nodes and nodes of zero variance make everything zero.
-Theory page: finite_width_recurrent, "Algorithm and cost".
+Eq. (finite_width.34).
 """
 
 import math

@@ -6,7 +6,7 @@ r"""Averages of four signs of zero-mean Gaussian nodes, and the erf averages tha
 
 (Plackett's path: all correlations grow together from 0). Since :math:`\mathrm{erf}(h) = \langle\mathrm{sign}(h+z)\rangle_z`
 with :math:`\langle z^2\rangle = 1/2`, erf averages are sign averages of C + ½ on the diagonal, one :math:`z` per factor.
-Theory page: finite_width_recurrent, "Algorithm and cost".
+Eqs. (finite_width.32), (finite_width.33).
 """
 
 import math
@@ -46,10 +46,10 @@ def _conditional_angle(r: np.ndarray, gap: np.ndarray, n: int) -> np.ndarray:
     at = lambda a, b: r[..., number[min(a, b), max(a, b)]]  # noqa: E731
     (i, j), (k, l) = PAIRS[n], OTHERS[n]
     rij, rest = r[..., n], gap[..., n]
-    cross = at(k, i) * at(l, i) + at(k, j) * at(l, j) - rij * (at(k, i) * at(l, j) + at(k, j) * at(l, i))
-    own = [np.maximum(rest - (at(m, i) ** 2 + at(m, j) ** 2 - 2 * rij * at(m, i) * at(m, j)), 0.0) for m in (k, l)]
-    size = np.sqrt(own[0] * own[1])
-    sine = (at(k, l) * rest - cross) / np.where(size > 0, size, 1.0)
+    explained = at(k, i) * at(l, i) + at(k, j) * at(l, j) - rij * (at(k, i) * at(l, j) + at(k, j) * at(l, i))
+    left = [np.maximum(rest - (at(m, i) ** 2 + at(m, j) ** 2 - 2 * rij * at(m, i) * at(m, j)), 0.0) for m in (k, l)]
+    size = np.sqrt(left[0] * left[1])
+    sine = (at(k, l) * rest - explained) / np.where(size > 0, size, 1.0)
     return np.where(size > 0, np.arcsin(np.clip(sine, -1.0, 1.0)), 0.0)
 
 

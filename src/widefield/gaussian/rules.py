@@ -24,9 +24,9 @@ def legendre(n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def edges(centers, reach: float, levels: int, xp=np):
-    """Panel edges over ±reach that hit every centre and shrink towards it, halving ``levels`` times.
+    """Panel edges over ±reach that hit every center and shrink towards it, halving ``levels`` times.
 
-    ``centers``, sorted along the last axis, has shape (..., n_centers); centres out of reach leave empty panels.
+    ``centers``, sorted along the last axis, has shape (..., n_centers); centers out of reach leave empty panels.
     ``xp`` is the array library, NumPy or jax.numpy.
     """
     bounds = xp.clip(centers, -reach, reach)
@@ -42,7 +42,7 @@ def edges(centers, reach: float, levels: int, xp=np):
 
 @lru_cache
 def _partition(levels: int, left: bool, right: bool) -> np.ndarray:
-    """Fractions of an interval: eighths, and halvings towards the ends that are centres."""
+    """Fractions of an interval: eighths, and halvings towards the ends that are centers."""
     ladder = 2.0 ** -np.arange(4, levels + 1)
     towards_left, towards_right = ladder[: len(ladder) * left], 1 - ladder[: len(ladder) * right]
     return np.unique(np.concatenate([np.arange(9) / 8, towards_left, towards_right]))
@@ -59,7 +59,7 @@ def panels(edge, n_nodes: int, xp=np):
 
 
 def hermite_functions(z: np.ndarray, n_terms: int) -> np.ndarray:
-    """Normalised probabilists' Hermite polynomials He_k(z)/√k!, shape (len(z), n_terms)."""
+    """Normalized probabilists' Hermite polynomials He_k(z)/√k!, shape (len(z), n_terms)."""
     table = np.empty((n_terms, len(z)))  # the recurrence runs along contiguous rows
     table[0] = 1.0
     if n_terms > 1:

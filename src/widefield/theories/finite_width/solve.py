@@ -1,30 +1,22 @@
 """`widefield.finite_width`: how far a network of given width is from its infinitely wide limit."""
 
-import importlib.util
 import time
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from widefield.answer import legacy
-from widefield.answer.boundary import choose_quantities, describe_bytes, memory_budget, x64
-from widefield.answer.certificate import SolveError, Status
-from widefield.answer.progress import bar
+from widefield.answer.boundary import x64
+from widefield.answer.certificate import Certificate, Check
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
-from widefield.theories.finite_width import deep
-from widefield.theories.finite_width.fields import DIMS, fields_of, relative_variance
-from widefield.theories.finite_width.march import Wants, feeding_widths, march, steps
-from widefield.theories.finite_width.verify import residual
-
-MAX_QUARTETS = 3000  # four-point averages per layer that are made without being asked for
-TRUSTED = 0.3  # of V/(nK²), the variance of a kernel entry relative to its square
-RECURRENT = "widefield.theories.finite_width.recurrent"
-NEEDS_CORRECTION = ("correction", "covariance")
-NEEDS_TENSOR = ("vertex", "connected")
+from widefield.theories.finite_width.derived import regression
+from widefield.theories.finite_width.expansion import MAX_QUARTETS, AbstractExpansion, Question, Result, choose
+from widefield.theories.finite_width.tied.solve import TiedExpansion
+from widefield.theories.finite_width.untied.recursion import refuse
+from widefield.theories.finite_width.untied.solve import UntiedExpansion
 
 
 @x64
@@ -33,6 +25,7 @@ def finite_width(
     task: Task,
     *,
     width: int,
+    noise: float = 0.0,
     quantities: Iterable[str] | None = None,
     quadruples: Any = None,
     rtol: float = 1e-8,
@@ -44,60 +37,137 @@ def finite_width(
     .. math::  \mathbb{E}\,z_1z_2 = K_{12} + \tfrac1n G_{12} + O(n^{-2}), \qquad
                \mathrm{Cov}(\hat G_{12}, \hat G_{34}) = \tfrac1n V_{(12)(34)} + O(n^{-2})
 
-    Eqs. 4.104–4.106 and 4.114–4.119 of Roberts, Yaida & Hanin, chapter 4, without inverse metrics (see
-    `widefield.theories.finite_width.deep`): duplicate, opposite and zero inputs and more inputs than dimensions are fine.
-
-    Layers are 1 … depth + 1, the last one the readout (with ``readout_variance=None`` it is the last hidden state);
+    Eq. (finite_width.1). Layers are 1 … depth + 1, the last one the readout (absent with ``readout_variance=None``);
     :math:`n` is the number of neurons that feed the layer, ``network.sizes(width)``. Fields over (layer, sample, …):
 
-    - ``kernel`` K, ``correction`` G, ``covariance`` = K + G/n;
-    - ``vertex`` V over four samples and ``connected`` = V/n, by default up to some thousand different averages;
-      ``vertex_pairs`` (layer, sample, sample\_, pair, pair\_), V over {11, 12, 22} × {11, 12, 22} of all pairs; with
-      ``quadruples`` (an array of rows of four sample indices) ``vertex_quadruples`` (layer, quadruple);
-    - ``kurtosis`` = 3V_{(11)(11)}/(nK²), the excess kurtosis of an output; ``kernel_variance`` = V_{(12)(12)}/n, the
-      variance over networks of a kernel entry; ``neuron_correlation`` = V_{(11)(11)}/(2nK²), the correlation of the squares
-      of two neurons; ``ratio`` (layer,), the largest V_{(11)(11)}/(nK²): the expansion is in this number, which grows with
+    - ``kernel`` K, ``correction`` G, ``covariance`` = K + G/n; ``vertex`` V over four samples and ``connected`` = V/n, by
+      default up to some thousand different averages; ``kernel_variance`` = V_{(12)(12)}/n, the variance over networks of a
+      kernel entry; ``ratio`` (layer,), the largest V_{(11)(11)}/(nK²): the expansion is in this number, which grows with
       depth over width. Beyond 0.3 a note says so; the certificate's diagnostics hold ``trusted_layers`` and the
-      ``width_needed`` for all of them.
+      ``width_needed`` for all of them;
+    - with untied parameters (Eqs. (finite_width.2), (finite_width.3), (finite_width.4)) also ``vertex_pairs`` (layer,
+      sample, sample\_, pair, pair\_), V over {11, 12, 22} × {11, 12, 22} of all pairs; with ``quadruples`` (rows of four
+      sample indices) ``vertex_quadruples`` (layer, quadruple); ``kurtosis`` = 3V_{(11)(11)}/(nK²), the excess kurtosis of
+      an output; ``neuron_correlation`` = V_{(11)(11)}/(2nK²), the correlation of the squares of two neurons;
+    - with tied ones (Eqs. (finite_width.23), (finite_width.24), (finite_width.26), (finite_width.27)) also, over (state,
+      state\_, sample, sample\_), ``pair_kernel`` C, ``pair_correction`` G1, ``pair_mean`` H1 = n(E[hh] − C) and
+      ``pair_variance`` Vh = n Var(Σ hh/n); on request ``pair_vertex`` (pair, pair\_), V over all pairs of hidden nodes;
+    - with labels the Bayesian regression at order 1/n (Eqs. (finite_width.17), (finite_width.18), (finite_width.19)), labels
+      with ``noise`` variance at any supervised states: ``log_evidence`` and, with test inputs, ``test_prediction`` (state,
+      test, output) and ``test_covariance`` (state, state\_, test, test\_, output, output\_), without noise, all at this width,
+      and the coefficient of 1/n of each as ``…_correction``. ``state`` are the states where it predicts: with untied parameters
+      and labels at the last state that one, else all. By default up to some thousand four-point averages.
 
-    Method: closed-form averages or Hermite series. Everything on pairs of samples costs O(depth·P²), ``vertex`` needs
-    C(P+3, 4) four-point averages per layer.
-    Error: averages are good to ``rtol`` of their scale; the residual re-evaluates the recursions by quadrature.
-    Limits: first order in 1/n. Activations with jumps are refused; with kinks other than relu, leaky relu and abs there
-    is no ``correction``. Tied weights are the business of the recurrent expansion.
+    ``quantities`` names the fields wanted; nothing is computed for the others.
+
+    Method: closed-form averages or Hermite series. Everything on pairs of samples costs O(depth·P²), ``vertex`` and a
+    regression need C(P+3, 4) four-point averages per layer; tied parameters C(depth·P+3, 4), 0.1 ms each for relu and erf.
+    Error: averages are good to ``rtol`` of their scale (1e-8 by default). The residual, within ``rtol`` too, re-evaluates the
+    equations of some pairs by quadrature, and the linear solve of a regression.
+    Limits: first order in 1/n. Activations with jumps are refused; with kinks other than relu, leaky relu and abs there is
+    no ``correction``. Tied parameters and readouts at other states than the last need equal widths; the expansion for tied
+    relu weights is in 5a²/n. A regression needs the log likelihood to vary little between networks: its variance
+    ``evidence_variance`` stands in the diagnostics, and beyond 0.3 a note says so.
     """
-    sizes = _check(network, task, width)
-    rtol = checks.tolerance("rtol", rtol, 1e-11)
-    options = {"quantities": quantities, "quadruples": quadruples, "rtol": rtol, "progress": progress, "throw": throw}
-    if not _is_deep(network, task):
-        return _solve_recurrent(network, task, width=width, **options)
-    return _solve_deep(network, task, sizes, width, **options)
+    question = _question(network, task, width, quadruples, rtol, progress)
+    expansion = UntiedExpansion() if is_untied(network, task) else TiedExpansion()
+    return solve_with(expansion, question, noise=noise, quantities=quantities, throw=throw)
 
 
-def _solve_deep(network, task, sizes, width, *, quantities, quadruples, rtol, progress, throw) -> Solution:
+def solve_with(
+    expansion: AbstractExpansion,
+    question: Question,
+    *,
+    noise: float = 0.0,
+    quantities: Iterable[str] | None = None,
+    throw: bool = True,
+) -> Solution:
+    """The solution that ``expansion`` gives to ``question``."""
     start = time.perf_counter()
-    x, back = _merged(task.sequences(network.depth))
-    chosen = _quadruples(quadruples, task.n_samples)
-    names, left_out, notes = _plan(network, task, quantities, chosen, len(x))
-    wants = _wants(names, None if chosen is None else back[chosen])
-    options = {"width": int(width), "quantities": list(names), "n_quadruples": 0 if chosen is None else len(chosen)}
-    facts, layers = _solve(network, x, sizes, wants, rtol, progress)
-    fields, coords = fields_of(names, layers, feeding_widths(network, sizes), back, chosen)
-    diagnostics, more = _trust(network, sizes, layers, width)
-    certificate = legacy.certificate(
-        theory="finite_width",
-        tolerance=rtol,
-        steps=len(layers),
+    network, task, width = question.network, question.task, question.width
+    noise = checks.nonnegative("noise", noise)
+    names, left_out, notes = _plan(expansion, question, quantities)
+    wanted = tuple(name for name in names if name in regression.DIMS)
+    result = _solve(expansion, question, tuple(name for name in names if name not in wanted), wanted, noise)
+    certificate = Certificate(
+        "finite_width",
+        result.checks,
+        result.failure,
+        steps=network.depth,
         wall_time=time.perf_counter() - start,
-        options=options,
+        options={"width": width, "noise": noise, "quantities": list(names), "rtol": question.rtol},
+        notes=(*task.notes, *notes, *result.notes),
         left_out=left_out,
-        diagnostics=diagnostics,
-        **facts | {"notes": (*task.notes, *notes, *more, *facts.get("notes", ()))},
+        diagnostics=result.diagnostics,
     )
-    return make_solution(fields, certificate, network, task, coords=coords, throw=throw)
+    return make_solution(result.fields, certificate, network, task, coords=result.coords, throw=throw)
 
 
-def _check(network: Any, task: Any, width: Any) -> tuple[int, ...]:
+def _solve(
+    expansion: AbstractExpansion, question: Question, names: tuple[str, ...], wanted: tuple[str, ...], noise: float
+) -> Result:
+    """Fields ``names`` of the expansion and ``wanted`` ones of the regression; nothing is computed twice or in vain."""
+    if not wanted:
+        return expansion.solve(question, names, readout=False)
+    source = _source(expansion, question)
+    parts = [source.solve(question, names if source is expansion else (), readout=True)]
+    states = source.predicted_states(question)
+    parts.append(regression.regress(question, states, parts[0], wanted, noise))
+    if names and source is not expansion:
+        parts.insert(0, expansion.solve(question, names, readout=False))
+    return _joined(parts)
+
+
+def _source(expansion: AbstractExpansion, question: Question) -> AbstractExpansion:
+    """The expansion that makes the moments for a regression: that of tied parameters reads out every state."""
+    return expansion if expansion.predicted_states(question) else TiedExpansion()
+
+
+def _joined(parts: list[Result]) -> Result:
+    """One result: the first failure, of each check the largest value."""
+    verdicts: dict[str, Check] = {}
+    for name, check in (item for part in parts for item in part.checks.items()):
+        worst = verdicts.get(name, check)
+        verdicts[name] = worst if worst.value >= check.value or np.isnan(worst.value) else check
+    return Result(
+        fields={name: value for part in parts for name, value in part.fields.items()},
+        checks=verdicts,
+        failure=next((part.failure for part in parts if part.failure), None),
+        coords={name: value for part in parts for name, value in part.coords.items()},
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        diagnostics={name: value for part in reversed(parts) for name, value in part.diagnostics.items()},
+    )
+
+
+def _plan(
+    expansion: AbstractExpansion, question: Question, quantities: Iterable[str] | None
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Names of the fields to make, those left out, and why some are not available."""
+    network, task = question.network, question.task
+    if isinstance(quantities, Iterable):
+        quantities = (quantities,) if isinstance(quantities, str) else tuple(quantities)
+    available, notes = expansion.available(question)
+    against = regression.reason_against(network, task)
+    if not against:
+        source = _source(expansion, question)
+        expensive = _cost(source.n_quartets(question, alone=source is not expansion))
+        available |= regression.available(question, source.predicted_states(question), expensive)
+    elif isinstance(quantities, tuple) and any(name in regression.DIMS for name in quantities):
+        raise ValueError(against)
+    elif task.y is not None and network.readout_variance is not None:
+        notes = (*notes, f"no regression: {against}")
+    kept, left_out, reasons = choose(quantities, available)
+    return kept, left_out, (*notes, *reasons)
+
+
+def _cost(n_quartets: int) -> str:
+    """Why a regression is not made by default; empty if it is."""
+    if n_quartets <= MAX_QUARTETS:
+        return ""
+    return f"the regression would take {n_quartets} four-point averages: ask for its fields"
+
+
+def _question(network: Any, task: Any, width: Any, quadruples: Any, rtol: Any, progress: bool | None) -> Question:
     if not isinstance(network, Network):
         raise ValueError(
             f"`network` must be a widefield Network such as widefield.DNN(...), got {type(network).__name__}."
@@ -106,13 +176,16 @@ def _check(network: Any, task: Any, width: Any) -> tuple[int, ...]:
     if not isinstance(task, Task):
         raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
     _refuse_tracer(width)
-    if deep.refuse(network.activation) == "jumps":
+    if refuse(network.activation) == "jumps":
         raise ValueError(
             f"`network` has the activation {network.activation}, which jumps: finite_width needs the derivative of "
             "<φφ> in the variances, which is infinite there."
         )
     task.sequences(network.depth)
-    return network.sizes(width)
+    task.supervised_states(network.depth)
+    width = checks.integer("width", width, 1)
+    rtol = checks.tolerance("rtol", rtol, 1e-11)
+    return Question(network, task, width, rtol, progress, _quadruples(quadruples, task.n_samples))
 
 
 def _refuse_tracer(width: Any) -> None:
@@ -125,7 +198,7 @@ def _refuse_tracer(width: Any) -> None:
         ) from None
 
 
-def _is_deep(network: Network, task: Task) -> bool:
+def is_untied(network: Network, task: Task) -> bool:
     """Whether, given a layer, the next one is Gaussian with fresh parameters."""
     if network.depth == 1:
         return True
@@ -133,25 +206,6 @@ def _is_deep(network: Network, task: Task) -> bool:
     biases = network.biases == "untied" or not network.bias_variances.any()
     inputs = network.inputs == "untied" or n_driven == 1 or not network.input_variances.any()
     return network.weights == "untied" and biases and inputs
-
-
-def _solve_recurrent(network: Network, task: Task, **options: Any) -> Solution:
-    """Parameters that are used at several states: another expansion, in a module of its own."""
-    if importlib.util.find_spec(RECURRENT) is None:
-        raise ValueError(
-            "`network` must draw its weights, its biases and (where inputs drive several states) its input weights anew "
-            "at every state: finite_width does not cover tied parameters."
-        )
-    recurrent = importlib.import_module(RECURRENT)
-    return recurrent.solve_recurrent(network, task, **options)
-
-
-def _merged(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Different inputs, and which of them each sample is."""
-    flat = x.reshape(len(x), -1) + 0.0  # no negative zeros
-    _, first, back = np.unique(flat, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    return x[first[order]], np.argsort(order)[back.reshape(-1)]
 
 
 def _quadruples(quadruples: Any, n_samples: int) -> np.ndarray | None:
@@ -166,73 +220,3 @@ def _quadruples(quadruples: Any, n_samples: int) -> np.ndarray | None:
             f"`quadruples` must hold sample indices 0 … {n_samples - 1}, got {index.min()} … {index.max()}."
         )
     return index
-
-
-def _plan(network: Network, task: Task, quantities, chosen, n_different: int):
-    """Names of the fields to make, those left out, and why some are not available."""
-    n, n_layers = task.n_samples, network.depth + (network.readout_variance is not None)
-    lengths = {"pair": 3, "pair_": 3, "layer": n_layers, "quadruple": 0 if chosen is None else len(chosen)}
-    available = [name for name in DIMS if name != "vertex_quadruples" or chosen is not None]
-    notes: tuple[str, ...] = ()
-    if deep.refuse(network.activation):
-        available = [name for name in available if name not in NEEDS_CORRECTION]
-        notes = (f"no correction: its averages are not known for the kinks of {network.activation}",)
-    sizes = {name: 8 * int(np.prod([lengths.get(dim, n) for dim in DIMS[name]])) for name in available}
-    expensive: tuple[str, ...] = ()
-    n_quartets = n_different * (n_different + 1) * (n_different + 2) * (n_different + 3) // 24
-    if quantities is None and n_quartets > MAX_QUARTETS:
-        expensive = NEEDS_TENSOR
-        notes += (f"vertex would take {n_quartets} four-point averages per layer: ask for it, or for quadruples",)
-    kept, left_out = choose_quantities(quantities, {k: v for k, v in sizes.items() if k not in expensive})
-    if not kept:
-        raise MemoryError(
-            f"Not even `kernel` ({describe_bytes(sizes['kernel'])}) fits in {describe_bytes(memory_budget())}."
-        )
-    return kept, (*left_out, *expensive), notes
-
-
-def _wants(names: tuple[str, ...], quadruples: np.ndarray | None) -> Wants:
-    asked = set(names)
-    return Wants(
-        pairs=bool(asked - {"kernel", "correction", "covariance", "vertex", "connected", "vertex_quadruples"}),
-        correction=bool(asked & set(NEEDS_CORRECTION)),
-        tensor=bool(asked & set(NEEDS_TENSOR)),
-        quadruples=quadruples if "vertex_quadruples" in asked else None,
-    )
-
-
-def _solve(network: Network, x, sizes, wants: Wants, rtol: float, progress):
-    """What the certificate says of the march, and the layers."""
-    seconds = 1e-6 * len(x) ** 2 * network.depth * (1 + wants.tensor * len(x) ** 2)
-    try:
-        with bar("finite width", network.depth, progress, seconds) as advance:
-            layers = march(network, x, sizes, wants, rtol, advance)
-    except OverflowError as error:
-        return {"status": Status.nonfinite, "notes": (str(error),)}, []
-    except SolveError as error:
-        return {"status": Status.inaccurate, "notes": (str(error),)}, []
-    facts: dict[str, Any] = {"status": Status.success, "error": layers[-1].error}
-    facts["residual"] = residual(network.activation, layers, steps(network, x, sizes)[1], wants)
-    if facts["residual"] is None:
-        facts["notes"] = ("no residual: the averages are beyond the reach of the quadrature that would check them",)
-    elif not facts["residual"] <= rtol:
-        facts["status"] = Status.inaccurate
-    return facts, layers
-
-
-def _trust(network: Network, sizes, layers, width: int) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """How far down the expansion can be trusted, and a note where it cannot."""
-    if not layers or not layers[0].blocks.size:
-        return {}, ()
-    n = feeding_widths(network, sizes)
-    ratio = np.asarray([relative_variance(layer).max() for layer in layers]) / n
-    beyond = np.flatnonzero(ratio > TRUSTED)
-    needed = int(np.ceil(width * ratio.max() / TRUSTED))
-    diagnostics = {"trusted_layers": int(beyond[0]) if len(beyond) else len(layers), "width_needed": needed}
-    if not len(beyond):
-        return diagnostics, ()
-    note = (
-        f"beyond the reach of the expansion: V/(nK²) reaches {ratio.max():.2g} (more than {TRUSTED:g} from layer "
-        f"{beyond[0] + 1} on); width {needed} or more would do"
-    )
-    return diagnostics, (note,)

@@ -1,19 +1,28 @@
-"""Bayesian regression with the Gaussian process of a random network, Eqs. 36–37 of Segadlo et al."""
+"""Bayesian regression with the Gaussian process of a random network, Eqs. (prior.6), (prior.7)."""
+
+from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
 
 
+class Regression(NamedTuple):
+    """Fields by name, and the residual of the linear solve relative to its scale."""
+
+    fields: dict[str, np.ndarray]
+    residual: float
+
+
 def condition(
-    K: np.ndarray, cross: np.ndarray | None, prior: np.ndarray | None, labels: np.ndarray, noise: float
-) -> dict[str, np.ndarray]:
+    K: np.ndarray, K_test: np.ndarray | None, K_tests: np.ndarray | None, labels: np.ndarray, noise: float
+) -> Regression:
     r"""Predictive mean, covariance and log evidence.
 
     .. math::  \mu = K_{*D}(K_{DD} + \sigma^2)^{-1}y, \qquad
                \Sigma = K_{**} - K_{*D}(K_{DD} + \sigma^2)^{-1}K_{D*}
 
-    Notation: ``K`` is K_DD over (supervised state, sample), ``cross`` is K_*D, ``prior`` is K_** (the printed lower
-    right block of Eq. 37, K_DD, is a misprint), ``noise`` is σ². All outputs share the kernel.
+    Notation: ``K`` is K_DD over (supervised state, sample), ``K_test`` is K_*D, ``K_tests`` is K_**, ``noise`` is σ². All
+    outputs share the kernel.
     Error: raises `numpy.linalg.LinAlgError` where K_DD + noise is not positive definite; nothing is added to it.
     """
     s, _, n, _ = K.shape
@@ -27,17 +36,28 @@ def condition(
     log_determinant = 2 * np.sum(np.log(np.diag(factor)))
     n_outputs = y.shape[1]
     evidence = -0.5 * (np.sum(whitened**2) + n_outputs * (log_determinant + s * n * np.log(2 * np.pi)))
-    result = {"log_evidence": np.asarray(evidence)}
-    if cross is None:
-        return result
-    depth, _, n_test, _ = cross.shape
-    flat = cross.transpose(0, 2, 1, 3).reshape(depth * n_test, s * n)
+    fields = {"log_evidence": np.asarray(evidence)}
+    residual = _solve_residual(K, noise, factor, whitened, y)
+    if K_test is None:
+        return Regression(fields, residual)
+    depth, _, n_test, _ = K_test.shape
+    flat = K_test.transpose(0, 2, 1, 3).reshape(depth * n_test, s * n)
     projected = scipy.linalg.solve_triangular(factor, flat.T, lower=True)
-    result["test_prediction"] = (projected.T @ whitened).reshape(depth, n_test, n_outputs)
-    if prior is not None:
+    fields["test_prediction"] = (projected.T @ whitened).reshape(depth, n_test, n_outputs)
+    if K_tests is not None:
         explained = (projected.T @ projected).reshape(depth, n_test, depth, n_test)
-        result["test_covariance"] = prior - explained.transpose(0, 2, 1, 3)
-    return result
+        fields["test_covariance"] = K_tests - explained.transpose(0, 2, 1, 3)
+    return Regression(fields, residual)
+
+
+def _solve_residual(K: np.ndarray, noise: float, factor: np.ndarray, whitened: np.ndarray, y: np.ndarray) -> float:
+    """|(K + noise)α − y| relative to |K + noise||α| + |y|."""
+    s, _, n, _ = K.shape
+    alpha = scipy.linalg.solve_triangular(factor, whitened, lower=True, trans="T")
+    parts = alpha.reshape(s, n, -1)
+    left = np.einsum("stij,tjo->sio", K, parts, optimize=True) + noise * parts
+    scale = (np.linalg.norm(K) + noise) * np.linalg.norm(alpha) + np.linalg.norm(y)
+    return float(np.linalg.norm(left - y.reshape(s, n, -1)) / (scale or 1.0))
 
 
 def _refuse_singular(factor: np.ndarray, eps: float) -> None:

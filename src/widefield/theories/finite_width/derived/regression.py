@@ -1,0 +1,228 @@
+r"""Bayesian regression with a random network of finite width, to first order in the fluctuations of its covariance.
+
+Given the covariance :math:`\hat G` of the outputs these are independent Gaussians. With :math:`\hat G = K + \Delta`,
+:math:`\mathbb E\Delta = G_1/n`, :math:`\mathrm{Cov}(\Delta,\Delta) = V/n` and the likelihood
+:math:`L(\hat G) = \prod_i N(y_i;0,\hat G_{DD}+\sigma^2)`, any function A of the covariance has the posterior average
+
+.. math::
+    \frac{\mathbb E[AL]}{\mathbb E[L]} = A + \tfrac1n\left[A'\!\cdot G_1 + \tfrac12A''\!:V + A'\!\cdot V\cdot(\ln L)'\right],
+    \qquad \ln\mathbb E L = \ln L + \tfrac1n\left[(\ln L)'\!\cdot G_1
+    + \tfrac12\left((\ln L)'' + (\ln L)'(\ln L)'\right)\!:V\right]
+
+Eqs. (finite_width.17), (finite_width.18), (finite_width.19), the last term of the first one being what the labels teach
+about the kernel.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from widefield.answer.certificate import Check, Status
+from widefield.question.network import Network
+from widefield.question.task import Task
+from widefield.theories.finite_width.expansion import TRUSTED, Quantity, Question, Result, not_a_number, quantities_of
+from widefield.theories.finite_width.untied.recursion import refuse
+
+EPS = float(np.finfo(float).eps)
+Array = np.ndarray
+MEAN = ("state", "test", "output")
+COVARIANCE = ("state", "state_", "test", "test_", "output", "output_")
+DIMS: dict[str, tuple[str, ...]] = {
+    "test_prediction": MEAN,
+    "test_prediction_correction": MEAN,
+    "test_covariance": COVARIANCE,
+    "test_covariance_correction": COVARIANCE,
+    "log_evidence": (),
+    "log_evidence_correction": (),
+}
+
+
+# What can be asked.
+
+
+def reason_against(network: Network, task: Task) -> str | None:
+    """Why there can be no regression, as the end of a message; None if there can be."""
+    if task.y is None:
+        return "`task` must have labels `y` for a regression, got none."
+    if network.readout_variance is None:
+        return "`network` must have a readout for a regression, got readout_variance=None."
+    if refuse(network.activation):
+        return (
+            f"`network` must not have the kinks of {network.activation} for a regression: its correction is not known."
+        )
+    last = network.depth - 1
+    if task.supervised_states(network.depth) != (last,) and len(set(network.relative_widths)) > 1:
+        return "`widths` must all be equal for a regression with labels at other states than the last."
+    return None
+
+
+def available(question: Question, states: tuple[int, ...], expensive: str) -> dict[str, Quantity]:
+    """Fields of a regression that predicts at ``states``."""
+    names = {name: dims for name, dims in DIMS.items() if question.task.n_test or not name.startswith("test")}
+    quantities = quantities_of(names, _lengths(question, states))
+    return {name: quantity._replace(expensive=expensive) for name, quantity in quantities.items()}
+
+
+def _lengths(question: Question, states: tuple[int, ...]) -> dict[str, int]:
+    return {"state": len(states), "test": question.task.n_test, "output": question.task.labels().shape[2]}
+
+
+def regress(
+    question: Question, states: tuple[int, ...], source: Result, names: tuple[str, ...], noise: float
+) -> Result:
+    """The fields ``names``, predicted at ``states``, from the moments of ``source``; NaN where it has none."""
+    task, n = question.task, question.network.sizes(question.width)[-1]
+    lengths = _lengths(question, states)
+    nothing = not_a_number({name: DIMS[name] for name in names}, lengths)
+    coords = {dim: list(states) for dim in ("state", "state_") if any(dim in DIMS[name] for name in names)}
+    if source.readout is None or source.failure or not all(check.met for check in source.checks.values()):
+        return Result(nothing, coords=coords)
+    labels = task.labels().transpose(1, 0, 2).reshape(-1, lengths["output"])
+    try:
+        posterior = condition(*source.readout, labels, noise)
+    except np.linalg.LinAlgError as error:
+        note = f"the training kernel plus noise={noise:g} is not positive definite ({error})"
+        return Result(nothing, failure=Status.not_psd, coords=coords, notes=(note,))
+    values = _values(posterior, n, (lengths["state"], task.n_test, lengths["output"]))
+    return Result(
+        {name: (DIMS[name], values[name]) for name in names},
+        {"residual": Check(posterior.residual, question.rtol)},
+        coords=coords,
+        notes=_doubts(posterior, n),
+        diagnostics={"evidence_variance": posterior.spread / n},
+    )
+
+
+def _doubts(posterior: "Posterior", n: int) -> tuple[str, ...]:
+    spread = posterior.spread / n
+    if spread <= TRUSTED:
+        return ()
+    return (
+        f"beyond the reach of the expansion: the log likelihood varies between networks by {spread:.2g}, more than "
+        f"{TRUSTED:g}; width {int(np.ceil(posterior.spread / TRUSTED))}, more noise or fewer labels would do",
+    )
+
+
+def _values(posterior: "Posterior", n: int, shape: tuple[int, int, int]) -> dict[str, Any]:
+    """Fields by name, with states and test samples apart again."""
+    n_states, n_test, n_outputs = shape
+    mean = posterior.mean_correction
+    gaussian = np.multiply.outer(posterior.covariance, np.eye(n_outputs))
+    covariance = posterior.covariance_correction
+    split = (n_states, n_test, n_states, n_test, n_outputs, n_outputs)
+    by_state = lambda v: v.reshape(split).transpose(0, 2, 1, 3, 4, 5)  # noqa: E731
+    return {
+        "test_prediction": (posterior.mean + mean / n).reshape(shape),
+        "test_prediction_correction": mean.reshape(shape),
+        "test_covariance": by_state(gaussian + covariance / n),
+        "test_covariance_correction": by_state(covariance),
+        "log_evidence": posterior.evidence + posterior.evidence_correction / n,
+        "log_evidence_correction": posterior.evidence_correction,
+    }
+
+
+# The expansion.
+
+
+class Posterior(NamedTuple):
+    """Infinite width and the coefficients of 1/n.
+
+    ``mean`` (test, output), ``covariance`` (test, test\\_), ``evidence``, their corrections ``mean_correction`` (test,
+    output), ``covariance_correction`` (test, test\\_, output, output\\_), ``evidence_correction``; ``spread`` is n times the
+    variance of ln L over networks; ``residual`` that of the linear solve.
+    """
+
+    mean: Array
+    covariance: Array
+    evidence: float
+    mean_correction: Array
+    covariance_correction: Array
+    evidence_correction: float
+    spread: float
+    residual: float
+
+
+class Point(NamedTuple):
+    """At K: S = (K_DD + σ²)⁻¹, α = S y, B = K_*D S, J = (−B, 1), and the residual of the solve."""
+
+    S: Array
+    alpha: Array
+    B: Array
+    J: Array
+    n: int
+    residual: float
+
+
+def condition(K: Array, G1: Array, V: Array, labels: Array, noise: float) -> Posterior:
+    """Outputs at test points given ``labels`` (sample, output); K, G1 and V over training then test points.
+
+    Error: raises `numpy.linalg.LinAlgError` where K_DD + noise is singular; nothing is added to it.
+    """
+    at, log_determinant = _solve(K, labels, noise)
+    n, n_outputs = labels.shape
+    mean, covariance = K[n:, :n] @ at.alpha, K[n:, n:] - K[n:, :n] @ at.B.T
+    evidence = -0.5 * (np.sum(labels * at.alpha) + n_outputs * (log_determinant + n * np.log(2 * np.pi)))
+    shifts: list[Array] = list(first(at, G1))
+    between = np.zeros((*mean.shape, *mean.shape))
+    spread = 0.0
+    for sign, M in _modes(V):
+        one, two = first(at, M), second(at, M)
+        for k, (slope, bend) in enumerate(zip(one, two, strict=True)):
+            shifts[k] = shifts[k] + sign * (0.5 * bend + slope * one.score * (1.0 if k < 2 else 0.5))
+        between += sign * np.multiply.outer(one.mean, one.mean)
+        spread += float(sign * one.score**2)
+    within = np.multiply.outer(shifts[1], np.eye(n_outputs))
+    corrections = shifts[0], within + between.transpose(0, 2, 1, 3), float(shifts[2])
+    return Posterior(mean, covariance, float(evidence), *corrections, float(spread), at.residual)
+
+
+def _solve(K: Array, labels: Array, noise: float) -> tuple[Point, float]:
+    n = len(labels)
+    matrix = K[:n, :n] + noise * np.eye(n)
+    factor = scipy.linalg.cholesky(matrix, lower=True)
+    pivots = np.diag(factor) ** 2
+    if pivots.min() <= 4 * n * EPS * pivots.max():  # a singular matrix can pass by rounding; its pivots cannot
+        raise np.linalg.LinAlgError(f"smallest pivot {pivots.min():.1e} against {pivots.max():.1e}")
+    S = scipy.linalg.cho_solve((factor, True), np.eye(n))
+    S = 0.5 * (S + S.T)
+    alpha = scipy.linalg.cho_solve((factor, True), labels)
+    scale = np.linalg.norm(matrix, 2) * np.linalg.norm(alpha) + np.linalg.norm(labels)
+    residual = float(np.linalg.norm(matrix @ alpha - labels) / (scale if scale else 1.0))
+    B = scipy.linalg.cho_solve((factor, True), K[:n, n:]).T
+    return Point(S, alpha, B, np.hstack([-B, np.eye(len(B))]), n, residual), float(np.sum(np.log(pivots)))
+
+
+class Derivative(NamedTuple):
+    """Of the predictive mean (test, output), the predictive covariance (test, test\\_) and ln L."""
+
+    mean: Array
+    covariance: Array
+    score: Array
+
+
+def first(at: Point, M: Array) -> Derivative:
+    """First derivatives in the direction ``M`` of the covariance."""
+    inner = M[: at.n, : at.n]
+    score = 0.5 * np.sum(at.alpha * (inner @ at.alpha)) - 0.5 * at.alpha.shape[1] * np.sum(at.S * inner)
+    return Derivative(at.J @ M[:, : at.n] @ at.alpha, at.J @ M @ at.J.T, score)
+
+
+def second(at: Point, M: Array) -> Derivative:
+    """Second derivatives in the direction ``M``."""
+    inner = M[: at.n, : at.n]
+    N = at.J @ M[:, : at.n]
+    pulled = inner @ at.alpha
+    SM = at.S @ inner
+    score = -np.sum(pulled * (at.S @ pulled)) + 0.5 * at.alpha.shape[1] * np.sum(SM * SM.T)
+    return Derivative(-2 * N @ at.S @ pulled, -2 * N @ at.S @ N.T, score)
+
+
+def _modes(V: Array) -> Iterator[tuple[float, Array]]:
+    """V as a sum of ± M⊗M over symmetric matrices M."""
+    n = len(V)
+    values, vectors = np.linalg.eigh(V.reshape(n * n, n * n))
+    for value, vector in zip(values, vectors.T, strict=True):
+        if abs(value) > EPS * abs(values).max():
+            yield np.sign(value), np.sqrt(abs(value)) * vector.reshape(n, n)

@@ -1,0 +1,127 @@
+"""What both expansions in 1/n have in common: the question, the interface, and how far the first order can be trusted."""
+
+import abc
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from widefield.answer.boundary import choose_quantities, describe_bytes, memory_budget
+from widefield.answer.certificate import Check, Status
+from widefield.question.network import Network
+from widefield.question.task import Task
+
+MAX_QUARTETS = 3000  # four-point averages (per layer, where weights are untied) that are made without being asked for
+TRUSTED = 0.3  # of V/(nK²), the variance of a kernel entry relative to its square
+UNVERIFIED = "no residual: the averages are beyond the reach of the quadrature that would check them"
+
+Dims = tuple[str, ...]
+Fields = dict[str, tuple[Dims, Any]]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of an expansion, checked; ``quadruples`` are rows of four sample indices."""
+
+    network: Network
+    task: Task
+    width: int
+    rtol: float
+    progress: bool | None = None
+    quadruples: np.ndarray | None = None
+
+    def points(self, *, test: bool) -> Task:
+        """Training inputs, with ``test`` the test inputs behind them, without labels."""
+        x, x_test = self.task.x, self.task.x_test
+        return Task(np.concatenate([x, x_test]) if test and x_test is not None else x)
+
+
+class Quantity(NamedTuple):
+    """A field that can be asked for: its bytes, and why it is not made by default (empty if it is)."""
+
+    size: int
+    expensive: str = ""
+
+
+class ReadoutMoments(NamedTuple):
+    """K, G1 and V of outputs: training inputs at the supervised states, then test inputs at the predicted ones.
+
+    Within each part the state runs first. Shapes (output, output\\_) and, for V, four times an output.
+    """
+
+    kernel: np.ndarray
+    correction: np.ndarray
+    vertex: np.ndarray
+
+
+@dataclass(frozen=True)
+class Result:
+    """Fields with what the certificate says of them; ``readout`` where a regression needs it and nothing failed."""
+
+    fields: Fields
+    checks: dict[str, Check] = field(default_factory=dict)
+    failure: Status | None = None
+    coords: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    diagnostics: dict[str, Any] = field(default_factory=dict)
+    readout: ReadoutMoments | None = None
+
+
+class AbstractExpansion(abc.ABC):
+    """An expansion in 1/n: which fields it has, and how they are made."""
+
+    @abc.abstractmethod
+    def available(self, question: Question) -> tuple[dict[str, Quantity], tuple[str, ...]]:
+        """Fields by name, the most wanted first, and notes on those that there cannot be."""
+
+    @abc.abstractmethod
+    def n_quartets(self, question: Question, *, alone: bool) -> int:
+        """Four-point averages that a regression adds to the fields, or takes where it is ``alone``."""
+
+    @abc.abstractmethod
+    def predicted_states(self, question: Question) -> tuple[int, ...]:
+        """States at which a regression predicts; none where the supervised states cannot be read out."""
+
+    @abc.abstractmethod
+    def solve(self, question: Question, names: tuple[str, ...], *, readout: bool) -> Result:
+        """The fields ``names`` of the training inputs and, with ``readout``, the moments that a regression needs."""
+
+
+def choose(
+    quantities: Iterable[str] | None, available: Mapping[str, Quantity]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Names to make, names left out, and why."""
+    expensive = [name for name, q in available.items() if q.expensive and quantities is None]
+    sizes = {name: q.size for name, q in available.items() if name not in expensive}
+    kept, left_out = choose_quantities(quantities, sizes)
+    if not kept:
+        raise MemoryError(
+            f"Not even `kernel` ({describe_bytes(sizes['kernel'])}) fits in {describe_bytes(memory_budget())}."
+        )
+    reasons = dict.fromkeys(available[name].expensive for name in expensive)
+    return kept, (*left_out, *expensive), tuple(reason for reason in reasons if reason != "on request")
+
+
+def quantities_of(dims: Mapping[str, Dims], lengths: Mapping[str, int]) -> dict[str, Quantity]:
+    """Quantities from their dims and the lengths of these (copies of an axis end in underscores)."""
+    return {name: Quantity(8 * int(np.prod([lengths[axis.rstrip("_")] for axis in d]))) for name, d in dims.items()}
+
+
+def not_a_number(dims: Mapping[str, Dims], lengths: Mapping[str, int]) -> Fields:
+    """Fields of NaN, where nothing is known."""
+    return {name: (d, np.full([lengths[axis.rstrip("_")] for axis in d], np.nan)) for name, d in dims.items()}
+
+
+def judge(ratio: np.ndarray, needed: float) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Notes and diagnostics on how far down the first order can be trusted; ``ratio`` is V/(nK²) of every layer."""
+    beyond = np.flatnonzero(ratio > TRUSTED)
+    width = int(np.ceil(needed))
+    diagnostics = {"trusted_layers": int(beyond[0]) if len(beyond) else len(ratio), "width_needed": width}
+    if not len(beyond):
+        return (), diagnostics
+    note = (
+        f"beyond the reach of the expansion: V/(nK²) reaches {ratio.max():.2g}, more than {TRUSTED:g} from layer "
+        f"{beyond[0] + 1} on, where the first order is not trustworthy; width {width} or more would do"
+    )
+    return (note,), diagnostics

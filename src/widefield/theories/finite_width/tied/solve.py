@@ -1,0 +1,181 @@
+"""The expansion with tied weights as fields of a solution."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from widefield.answer.certificate import Check, SolveError, Status
+from widefield.question.network import Network
+from widefield.question.task import Task
+from widefield.theories.finite_width import expansion
+from widefield.theories.finite_width.expansion import AbstractExpansion, Quantity, Question, ReadoutMoments, Result
+from widefield.theories.finite_width.tied import relu_growth
+from widefield.theories.finite_width.tied.fluctuations import Fluctuations, by_state, expand, on_nodes
+from widefield.theories.finite_width.tied.residual import residual
+
+STATES = ("state", "state_", "sample", "sample_")
+LAYER = ("layer", "sample", "sample_")
+DIMS: dict[str, tuple[str, ...]] = {
+    "kernel": LAYER, "correction": LAYER, "covariance": LAYER, "pair_mean": STATES, "pair_variance": STATES,
+    "pair_kernel": STATES, "pair_correction": STATES, "kernel_variance": LAYER, "ratio": LAYER[:1],
+    "vertex": (*LAYER, "sample__", "sample___"), "connected": (*LAYER, "sample__", "sample___"),
+    "pair_vertex": ("pair", "pair_"),
+}  # fmt: skip
+LayerRows = list[tuple[np.ndarray, np.ndarray]]  # kernel and rows (sample, sample_) of every layer
+
+
+class TiedExpansion(AbstractExpansion):
+    """Parameters that are used at several states, Eqs. (finite_width.20) to (finite_width.27); untied ones too."""
+
+    def available(self, question: Question) -> tuple[dict[str, Quantity], tuple[str, ...]]:
+        _check(question)
+        quantities = expansion.quantities_of(DIMS, _lengths(question))
+        quantities["pair_vertex"] = quantities["pair_vertex"]._replace(expensive="on request")
+        return quantities, ()
+
+    def n_quartets(self, question: Question, *, alone: bool) -> int:
+        n_points = question.task.n_samples + question.task.n_test
+        return math.comb(question.network.depth * n_points + 3, 4) if alone or question.task.n_test else 0
+
+    def predicted_states(self, question: Question) -> tuple[int, ...]:
+        return tuple(range(question.network.depth))
+
+    def solve(self, question: Question, names: tuple[str, ...], *, readout: bool) -> Result:
+        points = question.points(test=readout)
+        try:
+            read = _outputs(question) if readout else None
+            moments = expand(question.network, points, read=read, progress=question.progress)
+        except (SolveError, OverflowError) as error:
+            nothing = expansion.not_a_number({name: DIMS[name] for name in names}, _lengths(question))
+            failure = Status.nonfinite if isinstance(error, OverflowError) else Status.inaccurate
+            return Result(nothing, failure=failure, notes=(f"the averages of the expansion are not known: {error}",))
+        layers = _layers(question, moments)
+        fields = {name: (DIMS[name], _field(name, _train(question, moments), layers, question.width)) for name in names}
+        notes, diagnostics = _trust(question, moments, layers)
+        result = Result(fields, coords=_coords(names, question), notes=notes, diagnostics=diagnostics)
+        if not (np.isfinite(moments.V).all() and np.isfinite(moments.G1).all()):
+            return replace(result, failure=Status.nonfinite)
+        checks, more = _verify(question, points, moments)
+        outputs = _readout(question, moments) if readout else None
+        return replace(result, checks=checks, notes=(*notes, *more), readout=outputs)
+
+
+def _outputs(question: Question) -> np.ndarray:
+    """Outputs (state, point) that a regression reads, and those of the last layer."""
+    depth, n_samples = question.network.depth, question.task.n_samples
+    read = np.zeros((depth, n_samples + question.task.n_test), bool)
+    read[[*question.task.supervised_states(depth), depth - 1]] = True
+    read[:, n_samples:] = True
+    return read
+
+
+def _train(question: Question, moments: Fluctuations) -> Fluctuations:
+    """The same with the nodes of the training samples alone."""
+    return replace(moments, nodes=replace(moments.nodes, of=moments.nodes.of[:, : question.task.n_samples]))
+
+
+def _check(question: Question) -> None:
+    if len(set(question.network.relative_widths)) > 1:
+        raise ValueError("`widths` must all be equal where parameters are tied across states.")
+    if question.quadruples is not None:
+        raise ValueError("`quadruples` is not available where parameters are tied; ask for `vertex` or `pair_vertex`.")
+
+
+def _verify(question: Question, points: Task, moments: Fluctuations) -> tuple[dict[str, Check], tuple[str, ...]]:
+    checks = {"error": Check(moments.error, question.rtol)}
+    violation = residual(question.network, points, moments)
+    if violation is None:
+        return checks, (expansion.UNVERIFIED,)
+    return {"residual": Check(violation, question.rtol)} | checks, ()
+
+
+def _lengths(question: Question) -> dict[str, int]:
+    network, n_samples = question.network, question.task.n_samples
+    n_nodes = network.depth * n_samples
+    n_layers = network.depth + (network.readout_variance is not None)
+    return {"layer": n_layers, "state": network.depth, "sample": n_samples, "pair": n_nodes * (n_nodes + 1) // 2}
+
+
+def _output_kernel(network: Network, moments: Fluctuations, rows: np.ndarray) -> np.ndarray:
+    return network.readout_variance * moments.response.mean[rows] + float(network.readout_bias_variance or 0.0)
+
+
+def _layers(question: Question, moments: Fluctuations) -> LayerRows:
+    """Layers of the training samples."""
+    states = _train(question, moments).nodes.of
+    layers = [(moments.nodes.C[np.ix_(p, p)], moments.rows.of[np.ix_(p, p)]) for p in states]
+    if question.network.readout_variance is not None:
+        rows = moments.rows.output[np.ix_(states[-1], states[-1])]
+        layers.append((_output_kernel(question.network, moments, rows), rows))
+    return layers
+
+
+def _field(name: str, moments: Fluctuations, layers: LayerRows, n: int) -> np.ndarray:
+    """One field from the expansion."""
+    G1 = np.append(moments.G1, 0.0)  # entry −1: no fluctuation
+    V = np.pad(moments.V, (0, 1))
+    pairs = {"pair_mean": moments.H1, "pair_variance": moments.Vh, "pair_kernel": moments.nodes.C}
+    if name in pairs:
+        return by_state(pairs[name], moments.nodes)
+    match name:
+        case "kernel":
+            return np.stack([kernel for kernel, _ in layers])
+        case "correction":
+            return np.stack([G1[rows] for _, rows in layers])
+        case "covariance":
+            return np.stack([kernel + G1[rows] / n for kernel, rows in layers])
+        case "kernel_variance":
+            return np.stack([V[rows, rows] / n for _, rows in layers])
+        case "ratio":
+            return _ratio(moments, layers) / n
+        case "pair_correction":
+            return by_state(on_nodes(moments.G1, moments.rows), moments.nodes)
+        case "pair_vertex":
+            flat = moments.nodes.of.reshape(-1)
+            p, q = np.triu_indices(len(flat))
+            rows = moments.rows.of[flat[p], flat[q]]
+            return V[np.ix_(rows, rows)]
+    tensor = np.stack([V[rows[:, :, None, None], rows] for _, rows in layers])
+    return tensor if name == "vertex" else tensor / n
+
+
+def _ratio(moments: Fluctuations, layers: LayerRows) -> np.ndarray:
+    """The largest V/K² of every layer."""
+    V = np.append(np.diag(moments.V), 0.0)
+    diagonals = [(np.diag(kernel), np.diag(rows)) for kernel, rows in layers]
+    return np.array([np.max(V[rows] / np.where(K > 0, K, 1.0) ** 2) for K, rows in diagonals])
+
+
+def _readout(question: Question, moments: Fluctuations) -> ReadoutMoments:
+    """Moments of the outputs of training inputs at supervised states, then of test inputs at all states."""
+    n, of = question.task.n_samples, moments.nodes.of
+    supervised = list(question.task.supervised_states(question.network.depth))
+    outputs = np.concatenate([of[supervised, :n].ravel(), of[:, n:].ravel()])
+    rows = moments.rows.output[np.ix_(outputs, outputs)]
+    vertex = moments.V[rows[:, :, None, None], rows]
+    return ReadoutMoments(_output_kernel(question.network, moments, rows), moments.G1[rows], vertex)
+
+
+def _coords(names: tuple[str, ...], question: Question) -> dict[str, Any]:
+    if "pair_vertex" not in names:
+        return {}
+    label = [f"({a},{i})" for a in range(question.network.depth) for i in range(question.task.n_samples)]
+    pairs = [label[p] + label[q] for p, q in zip(*np.triu_indices(len(label)), strict=True)]
+    return {"pair": pairs, "pair_": pairs}
+
+
+def _trust(question: Question, moments: Fluctuations, layers: LayerRows) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Notes where the first order cannot be trusted, and diagnostics."""
+    network, n = question.network, question.width
+    ratio = _ratio(moments, layers)
+    if not np.isfinite(ratio).all():
+        return (), {}
+    notes, diagnostics = expansion.judge(ratio / n, ratio.max() / expansion.TRUSTED)
+    if network.activation.known_as("relu") and network.weights == "tied" and network.depth > 1:
+        fraction = relu_growth.unstable_fraction(float(network.weight_variances[0]), n)
+        diagnostics["unstable_fraction"] = fraction
+        n_driven = question.task.sequences(network.depth).shape[1]
+        notes = (*notes, *relu_growth.remarks(network, fraction, n_driven))
+    return notes, diagnostics

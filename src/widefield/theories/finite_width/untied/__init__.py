@@ -1,0 +1,1 @@
+"""Deep networks with fresh parameters at every layer: the layer recursion."""

@@ -1,0 +1,40 @@
+"""The part of the prior that other theories use: the recursion, whole covariance matrices, and fixed points at depth."""
+
+from widefield.theories.prior.core.fixed_point import DepthLimit, find_depth_limit
+from widefield.theories.prior.core.matrices import Matrices, fill_matrices, hidden_covariance
+from widefield.theories.prior.core.recursion import (
+    Block,
+    Sharing,
+    Variances,
+    all_states_block,
+    equal_overlaps,
+    equal_state_block,
+    equal_state_pairs,
+    keep_duplicates,
+    node_variances,
+    output_kernel,
+    overlaps,
+    sharing_of,
+    variances_of,
+)
+
+__all__ = [
+    "Block",
+    "DepthLimit",
+    "Matrices",
+    "Sharing",
+    "Variances",
+    "all_states_block",
+    "equal_overlaps",
+    "equal_state_block",
+    "equal_state_pairs",
+    "fill_matrices",
+    "find_depth_limit",
+    "hidden_covariance",
+    "keep_duplicates",
+    "node_variances",
+    "output_kernel",
+    "overlaps",
+    "sharing_of",
+    "variances_of",
+]
