@@ -4,7 +4,7 @@ r"""The question of the posterior as arrays, and the maps that every solver of i
     K(\Phi)_{ab} = M^w_{ab}\,w_a\,\Phi_{a-1,b-1} + M^u_{ab}\,u_a\,\frac{x^a\!\cdot x^b}{D}, \qquad
     R = (v\,\Phi_{SS} + \kappa)^{-1}
 
-Sections 1 and 2 of theory/posterior: Bauer et al. (the poster); Appendix K.3 of Bordelon & Pehlevan (2022) for untied
+Eqs. (posterior.2), (posterior.3): Bauer et al. (the poster); Appendix K.3 of Bordelon & Pehlevan (2022) for untied
 weights. Nodes (state, sample) are flattened state-major. One mask each for weights and inputs: 1 if tied, δ_ab if not.
 """
 
@@ -66,6 +66,37 @@ def problem_of(network: Any, task: Any, temperature: float) -> Problem:
     )
 
 
+def scaled(problem: Problem, along: str, factor: Array) -> Problem:
+    """The problem with its labels or its temperature multiplied by ``factor``."""
+    if along == "labels":
+        return problem._replace(labels=problem.labels * factor)
+    return problem._replace(temperature=problem.temperature * factor)
+
+
+def all_labels(problem: Problem) -> np.ndarray:
+    """Labels over all nodes, zero where there are none."""
+    labels = np.zeros((len(problem.drive), problem.labels.shape[1]))
+    labels[problem.supervised] = problem.labels
+    return labels
+
+
+def odd_lags(problem: Problem) -> np.ndarray:
+    """Pairs of nodes whose states are an odd number apart."""
+    state = np.repeat(np.arange(problem.depth), problem.n_samples)
+    return (state[:, None] - state) % 2 == 1
+
+
+def has_sign_symmetry(problem: Problem) -> bool:
+    """Whether W → −W leaves inputs and labels alone: they join no states of odd distance."""
+    odd, labels = odd_lags(problem), all_labels(problem)
+    return not np.any(np.asarray(problem.drive)[odd]) and not np.any((labels @ labels.T)[odd])
+
+
+def is_tied(problem: Problem) -> bool:
+    """Whether weights join different states."""
+    return bool(np.any(problem.weight != np.diag(np.diagonal(problem.weight))))
+
+
 def check(network: Any, task: Any) -> None:
     """Refuse what the posterior does not cover, by name."""
     if not isinstance(network, Network):
@@ -105,10 +136,43 @@ def drive_between(network: Network, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (mask[:, None, :, None] * overlap).reshape(depth * len(x), depth * len(y))
 
 
+def drives_of_test_inputs(network: Network, task: Task) -> tuple[np.ndarray, np.ndarray]:
+    """`drive_between` test and training inputs, and among test inputs."""
+    x = task.sequences(network.depth, test=True)
+    train, test = x[: task.n_samples], x[task.n_samples :]
+    return drive_between(network, test, train), drive_between(network, test, test)
+
+
+def correlation_forms(problem: Problem, a: int, b: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """tr Φ_ab, tr Φ_aa and tr Φ_bb as sums over entries of Φ times these matrices."""
+    n = np.arange(problem.n_samples)
+
+    def form(i: int, j: int) -> np.ndarray:
+        select = np.zeros(problem.drive.shape)
+        select[i * len(n) + n, j * len(n) + n] += 0.5
+        select[j * len(n) + n, i * len(n) + n] += 0.5
+        return select
+
+    return form(a, b), form(a, a), form(b, b)
+
+
+def correlation(matrix: Array, forms: tuple[Array, ...]) -> tuple[Array, Array]:
+    r""":math:`m = \mathrm{tr}\Phi_{ab}/\sqrt{\mathrm{tr}\Phi_{aa}\mathrm{tr}\Phi_{bb}}` and its derivative, Eq. (posterior.17)."""
+    x, y, z = (jnp.sum(form * matrix) for form in forms)
+    m = x / jnp.sqrt(y * z)
+    between, first, second = forms
+    return m, between / jnp.sqrt(y * z) - 0.5 * m * (first / y + second / z)
+
+
 def by_state(problem: Problem, matrix: Array) -> Array:
     """A (node, node_) matrix as (state, sample, state_, sample_)."""
     shape = problem.depth, matrix.shape[0] // problem.depth, problem.depth, matrix.shape[1] // problem.depth
     return matrix.reshape(shape)
+
+
+def by_pairs(problem: Problem, matrix: np.ndarray) -> np.ndarray:
+    """A (node, node_) matrix as (state, state_, sample, sample_)."""
+    return np.ascontiguousarray(np.moveaxis(by_state(problem, matrix), 2, 1))
 
 
 def shifted(problem: Problem, feature: Array) -> Array:
@@ -144,5 +208,5 @@ def energy(problem: Problem, feature: Array) -> Array:
 
 
 def predict(problem: Problem, feature: Array, rows: Array) -> Array:
-    r""":math:`f_* = v\,\Phi_{*S}\,R\,y`; ``rows`` are features (node_, training node) of any nodes."""
+    r""":math:`f_* = v\,\Phi_{*S}\,R\,y`, Eq. (posterior.6); ``rows`` are features (node_, training node) of any nodes."""
     return problem.readout * rows[:, problem.supervised] @ label_response(problem, feature)[0]

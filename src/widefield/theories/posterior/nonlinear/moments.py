@@ -4,7 +4,7 @@ r"""Averages over the density of one neuron's states, Gaussian times the exponen
     p(h) \propto e^{-\frac12 h^{\mathsf T}K^{-1}h + \varphi(h)^{\mathsf T}\tilde\Phi\,\varphi(h)}, \qquad
     h = Rz, \quad K = RR^{\mathsf T}
 
-Notation: :math:`z` are whitened coordinates of the range of :math:`K`; a node set gives unit points :math:`y` with
+Eq. (posterior.5). Notation: :math:`z` are whitened coordinates of the range of :math:`K`; a node set gives unit points :math:`y` with
 logarithmic weights, spread to :math:`z = Uy`. Grids and random draws differ in nothing but points and weights, so one
 function averages over both and derivatives with respect to :math:`K` and :math:`\tilde\Phi` come for free.
 """
@@ -66,7 +66,7 @@ class Averages(NamedTuple):
 
     feature: Array
     hidden: Array
-    log_normaliser: Array
+    log_normalizer: Array
     ess: Array
 
 
@@ -135,7 +135,7 @@ def _extent(activation: Activation, density: Density, values: Array, vectors: Ar
 def log_terms(
     activation: Activation, density: Density, frame: Frame, points: Array, log_weight: Array
 ) -> tuple[Array, Array, Array]:
-    """Logarithm of each node's share of the normaliser, its pre-activations and its features."""
+    """Logarithm of each node's share of the normalizer, its pre-activations and its features."""
     h, z = points @ frame.to_hidden.T, points @ frame.to_white.T
     phi = activation.function(h)
     tilt = jnp.sum(phi * (phi @ density.conjugate), axis=-1)
@@ -181,7 +181,7 @@ def _combine(sums: _Sums, member: Array) -> Averages:
 
 
 def averages(nodes: Nodes, activation: Activation, density: Density, hidden: Array) -> Averages:
-    """Self-normalised averages over all nodes."""
+    """Self-normalized averages over all nodes."""
     sums = _chunk_sums(nodes, activation, density, hidden)
     return _combine(sums, jnp.isfinite(sums.top))
 
@@ -191,7 +191,7 @@ def all_averages(nodes: Nodes, activation: Activation, density: Density, hidden:
     sums = _chunk_sums(nodes, activation, density, hidden)
     batch = jnp.arange(len(nodes.points)) * nodes.n_batches // nodes.n_chunks
     result = jax.vmap(lambda b: _combine(sums, batch == b))(jnp.arange(nodes.n_batches))
-    result = result._replace(log_normaliser=result.log_normaliser + jnp.log(nodes.n_batches))
+    result = result._replace(log_normalizer=result.log_normalizer + jnp.log(nodes.n_batches))
     return _combine(sums, jnp.isfinite(sums.top)), result
 
 

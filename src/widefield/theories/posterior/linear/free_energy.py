@@ -4,8 +4,8 @@ r"""Linear networks: the free energy of the posterior over positive semi-definit
     F(H) = \tfrac12\mathrm{tr}\,Y(vH_{SS}+\kappa)^{-1} + \tfrac12\mathrm{tr}\,HK^{-1} - \tfrac12\ln|H| + \tfrac12\ln|K|,
     \qquad K = M^w w\,H^- + M^u u\,X^-
 
-Section 3 of theory/posterior (the poster's linear case with all terms). Less depth·P/2, so that it vanishes without
-labels: the first term is the energy, the rest the entropy, a KL divergence from the random network.
+Eq. (posterior.7), the poster's linear case with all terms. Less depth·P/2, so that it vanishes without labels: the
+first term is the energy, the rest the entropy, a KL divergence from the random network.
 
 Coordinates: :math:`H = R\,S\,R^{\!T}` with :math:`RR^{\!T} = H_0` of the random network, thin. The range of :math:`H` is
 that of :math:`H_0` whatever the labels, and so is that of :math:`K`; repeated inputs and more samples than dimensions
@@ -22,8 +22,10 @@ from widefield.solvers import definite
 from widefield.theories.posterior.problem import (
     Array,
     Problem,
+    all_labels,
     by_state,
     covariance,
+    is_tied,
     label_response,
     returned,
     shifted,
@@ -92,7 +94,7 @@ def kernel(layout: Layout, S: Stack) -> Array:
 
 
 def free_energy(S: Stack, layout: Layout) -> tuple[Array, Stack]:
-    r"""F and dF/dS, what `solvers.definite` minimises.
+    r"""F and dF/dS by Eq. (posterior.8), what `solvers.definite` minimizes.
 
     .. math::  \frac{dF}{dH} = -\tfrac v2 S^{\!T}RYRS + \tfrac12K^{-1} - \tfrac12H^{-1}
                + \tfrac12[M^w w\,(K^{-1} - K^{-1}HK^{-1})]^+
@@ -134,7 +136,7 @@ def layout_of(problem: Problem) -> Layout:
     """Coordinates for a problem; one block per state where nothing joins the states."""
     H0 = random_kernel(problem)
     labels = all_labels(problem)
-    if _is_separate(problem, problem.drive) and _is_separate(problem, labels @ labels.T) and _is_diagonal(problem):
+    if _is_separate(problem, problem.drive) and _is_separate(problem, labels @ labels.T) and not is_tied(problem):
         each = range(problem.depth)
         blocks = np.stack([by_state(problem, H0)[a, :, a] for a in each])
         root, inverse = roots(blocks)
@@ -155,21 +157,10 @@ def joined_states(problem: Problem) -> np.ndarray:
 
     Where neither does, :math:`h^a \to -h^a` is a symmetry of every untied state by itself: its blocks are exactly zero.
     """
-    if not (_is_diagonal(problem) and _is_separate(problem, problem.drive)):
+    if not (not is_tied(problem) and _is_separate(problem, problem.drive)):
         return np.ones((problem.depth, problem.depth), bool)
     labels = all_labels(problem)
     return np.eye(problem.depth, dtype=bool) | np.any(by_state(problem, labels @ labels.T) != 0, axis=(1, 3))
-
-
-def all_labels(problem: Problem) -> np.ndarray:
-    """Labels over all nodes, zero where there are none."""
-    labels = np.zeros((len(problem.drive), problem.labels.shape[1]))
-    labels[problem.supervised] = problem.labels
-    return labels
-
-
-def _is_diagonal(problem: Problem) -> bool:
-    return bool(np.all(problem.weight == np.diag(np.diagonal(problem.weight))))
 
 
 def _is_separate(problem: Problem, matrix: np.ndarray) -> bool:

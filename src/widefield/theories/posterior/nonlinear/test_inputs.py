@@ -4,8 +4,7 @@ r"""Features of inputs that were not trained on, on top of a saddle point.
     h_* \mid h \sim \mathcal N\big(K_{*h}K^{-1}h,\; K_{**} - K_{*h}K^{-1}K_{h*}\big), \qquad
     \Phi_{*h} = \langle\varphi(h_*)\varphi(h)^{\mathsf T}\rangle
 
-Section 4 of theory/posterior: test nodes do not change the training kernel. They run forward in state, because
-:math:`K_*` of a state needs the features of the state before. Predictions need :math:`\Phi_{*S}` alone, and that only
+Eq. (posterior.11): test nodes do not change the training kernel. They run forward in state, because :math:`K_*` of a state needs the features of the state before. Predictions need :math:`\Phi_{*S}` alone, and that only
 the variance of each test node: one-dimensional integrals at every node of the saddle point's own rule.
 """
 
@@ -20,16 +19,15 @@ from jaxtyping import Array, Float
 from widefield.answer.boundary import x64
 from widefield.gaussian import rules
 from widefield.question.activation import Activation
-from widefield.theories.posterior import moments
-from widefield.theories.posterior.nonlinear import Saddle
+from widefield.theories.posterior.nonlinear import moments
+from widefield.theories.posterior.nonlinear.saddle import Saddle
 from widefield.theories.posterior.problem import Problem, shifted
-from widefield.theories.posterior.saddle import State
 
 REACH, SPACING, PANEL_NODES = 8.0, 0.2, 24
 N_DRAWS, N_BATCHES = 1 << 15, 16
 
 
-class Unseen(NamedTuple):
+class ConditionalMoments(NamedTuple):
     r"""``cross`` :math:`\Phi_{*h}` (test node, node) with the standard error of the draws (zero for quadrature) and
     ``second_moment`` <φ²> of each test node; ``pairs`` :math:`\Phi_{**}` and its standard error where asked for."""
 
@@ -41,7 +39,7 @@ class Unseen(NamedTuple):
 
 
 @x64
-def unseen_features(
+def features_of_test_inputs(
     problem: Problem,
     activation: Activation,
     saddle: Saddle,
@@ -50,14 +48,15 @@ def unseen_features(
     *,
     pairs: bool = False,
     seed: int = 0,
-) -> Unseen:
+) -> ConditionalMoments:
     """Features between test nodes (state, test sample) and training nodes; drives as `problem.drive_between` makes them.
 
     ``pairs`` adds features between test nodes, from 2¹⁵ draws of both; everything else is as exact as the saddle point.
     """
     m, depth = saddle.saddle_map, problem.depth
+    assert m.nodes is not None
     n_test = len(drive_test_train) // depth
-    known = State(jnp.asarray(saddle.feature), jnp.asarray(saddle.hidden))
+    known = saddle.order_parameters
     rule = _Rule(m.nodes, activation, m.density(known), known.hidden)
     cross = np.zeros((N_BATCHES if m.nodes.n_batches > 1 else 1, *drive_test_train.shape))
     mean = np.zeros(drive_test_train.shape)
@@ -70,9 +69,9 @@ def unseen_features(
         cross[:, rows], mean[rows], second[rows] = rule.features(K, variance)
     error = cross.std(axis=0, ddof=1) / np.sqrt(len(cross)) if len(cross) > 1 else np.zeros_like(mean)
     if not pairs:
-        return Unseen(mean, error, second)
+        return ConditionalMoments(mean, error, second)
     both, spread = _pairs(problem, rule, mean, second, drive_test_train, drive_test_test, seed)
-    return Unseen(mean, error, second, both, spread)
+    return ConditionalMoments(mean, error, second, both, spread)
 
 
 class _Rule(NamedTuple):

@@ -1,6 +1,6 @@
 r"""The moment between features and pre-activations of a saddle point, :math:`\Psi = \langle\varphi h^{\mathsf T}\rangle`.
 
-A solution stores :math:`\Phi` and :math:`C`, which fix the density :math:`p(h)` (see `saddle`); :math:`\Psi` is averaged
+A solution stores :math:`\Phi` and :math:`C`, which fix the density :math:`p(h)` (see `saddle_map`); :math:`\Psi` is averaged
 over it afresh. The same nodes give :math:`\langle\varphi\varphi^{\mathsf T}\rangle`, which must be the solution's.
 """
 
@@ -14,8 +14,8 @@ from jaxtyping import Array
 
 from widefield.gaussian.kernels import parity_of
 from widefield.question.activation import Activation
-from widefield.theories.posterior import annealed, moments, saddle
-from widefield.theories.posterior.nonlinear import COLLAPSED, MAX_DIMENSION, levels_of
+from widefield.theories.posterior.nonlinear import annealed, moments, saddle_map
+from widefield.theories.posterior.nonlinear.saddle import COLLAPSED, MAX_DIMENSION, levels_of
 from widefield.theories.posterior.problem import Problem
 
 SETTLED = 1e-8  # relative change from one grid to the next
@@ -24,10 +24,14 @@ CONSISTENT, SPREAD = 1e-4, 6.0  # how far <φφ> may be from a solution's: of it
 
 
 class Moment(NamedTuple):
-    """``cross`` and ``feature`` (batch, node, node_) by independent batches of nodes; grids have one."""
+    """``cross`` and ``feature`` (batch, node, node_) by independent batches of nodes; grids have one.
+
+    ``change`` is the relative change of ``cross`` from the grid before, zero for draws.
+    """
 
     cross: np.ndarray
     feature: np.ndarray
+    change: float = 0.0
 
 
 def cross_moment(problem: Problem, activation: Activation, feature: Any, hidden: Any, seed: int = 0) -> Moment:
@@ -36,20 +40,22 @@ def cross_moment(problem: Problem, activation: Activation, feature: Any, hidden:
     Method: grids up to four dimensions, until two agree to 1e-8; Sobol draws beyond, annealed ones where their weights
     collapse.
     """
-    prior = saddle.prior_state(problem, activation)
-    frame = saddle.saddle_map(problem, activation, None, prior, np.ones(problem.drive.shape, bool))
-    state = saddle.State(jnp.asarray(feature), jnp.asarray(hidden))
+    prior = saddle_map.prior_state(problem, activation)
+    frame = saddle_map.saddle_map(problem, activation, None, prior, np.ones(problem.drive.shape, bool))
+    state = saddle_map.State(jnp.asarray(feature), jnp.asarray(hidden))
     density = frame.density(state)
     dimension = frame.basis.embed.shape[1]
     if dimension > MAX_DIMENSION:
         return _by_draws(activation, density, state.hidden, dimension, seed)
-    last = None
+    before = None
     for nodes in levels_of(frame, parity_of(activation) != 0):
-        found = Moment(*map(np.asarray, _sums(nodes(), activation, density, state.hidden)[:2]))
-        if last is not None and np.abs(found.cross - last.cross).max() <= SETTLED * np.abs(found.cross).max():
+        cross, products, _ = _sums(nodes(), activation, density, state.hidden)
+        moment = Moment(np.asarray(cross), np.asarray(products))
+        change = np.inf if before is None else np.abs(moment.cross - before.cross).max() / np.abs(moment.cross).max()
+        before, moment = moment, moment._replace(change=float(change))
+        if change <= SETTLED:
             break
-        last = found
-    return found
+    return moment
 
 
 def _by_draws(activation: Activation, density: moments.Density, hidden: Array, dimension: int, seed: int) -> Moment:

@@ -6,7 +6,7 @@ from widefield.theories.posterior.problem import Problem, by_state
 
 
 def linear_saddle(problem: Problem, hidden: np.ndarray, rank: int) -> tuple[np.ndarray, float]:
-    r"""Φ̃ of a linear network's kernel, and the largest violation of :math:`H^{-1} = K^{-1} - 2\tilde\Phi`.
+    r"""Φ̃ of a linear network's kernel, and the largest violation of :math:`H^{-1} = K^{-1} - 2\tilde\Phi`, Eq. (posterior.9).
 
     .. math::  \tilde\Phi = \tfrac v2 S^{\!T}RYRS + \tfrac12[M^w w(K^{-1}HK^{-1} - K^{-1})]^+
 
