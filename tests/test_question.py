@@ -137,7 +137,7 @@ def test_a_users_function_is_not_what_its_name_says():
     task = wf.Task(np.ones((1, 1)), [1.0])
     assert not net.activation.known_as("linear") and wf.RNN(3, "linear").activation.known_as("linear")
     with pytest.raises(ValueError, match="linear"):
-        wf.perturbation(net, task, temperature=1.0)
+        wf.posterior(net, task, temperature=1.0, method="perturbative")
     with pytest.raises(ValueError, match="proportional covers linear networks"):
         wf.proportional(wf.DNN(2, net.activation), richness=1.0, rate=0.1, steps=2, width_ratio=1.0, data_ratio=1.0)
 

@@ -20,7 +20,6 @@ from widefield.answer.certificate import Certificate, Check
 from widefield.answer.solution import Solution, make_solution
 from widefield.question.activation import Activation
 from widefield.theories.posterior import problem as core
-from widefield.theories.posterior.linear.saddle_residual import covariance
 from widefield.theories.posterior.nonlinear.cross_moment import CONSISTENT, SPREAD, cross_moment
 
 NOISE = 1e-10  # of the largest eigenvalue: what lies below is a rounding
@@ -97,7 +96,7 @@ def _of_moments(problem: core.Problem, w: float, feature: np.ndarray, cross: np.
     before = np.zeros_like(cross)
     n = problem.n_samples
     before[n:] = cross[:-n]
-    matrix = w * before @ _pseudo_inverse(covariance(problem, feature))
+    matrix = w * before @ _pseudo_inverse(np.asarray(core.covariance(problem, feature)))
     values, vectors = np.linalg.eig(matrix)
     residual = float(
         np.abs(matrix @ vectors - vectors * values).max(initial=0) / max(1.0, np.abs(matrix).max(initial=0))

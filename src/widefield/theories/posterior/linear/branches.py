@@ -18,14 +18,15 @@ from widefield.theories.posterior.branches import (
     Judged,
     LandscapePoint,
     Options,
-)
+)  # fmt: skip
 from widefield.theories.posterior.linear import free_energy as linear
-from widefield.theories.posterior.linear import saddle_residual, stationary
+from widefield.theories.posterior.linear import stationary
 from widefield.theories.posterior.linear.landau import landau
 from widefield.theories.posterior.linear.landscape import landscape_points
+from widefield.theories.posterior.linear.saddle_residual import linear_saddle
 from widefield.theories.posterior.linear.stationary import LinearState
 from widefield.theories.posterior.linear.test_inputs import kernel_with_test_inputs
-from widefield.theories.posterior.problem import Problem, scaled
+from widefield.theories.posterior.problem import Problem, energy, scaled
 
 STEP = 1e-3  # relative distance over which the softest eigenvalue is differentiated
 SHARE = {"posterior": 0.1}  # of rtol, to which gradients are driven; for transitions 0.01
@@ -90,14 +91,14 @@ class LinearBranches(Branches[LinearState]):
         finite = np.isfinite(state.free_energy) and np.isfinite(state.hidden).all()
         conjugate, residual = np.full(state.hidden.shape, np.nan), np.inf
         if finite:
-            conjugate, residual = saddle_residual.linear_saddle(self.problem, state.hidden, rank)
-        energy = saddle_residual.energy(self.problem, state.hidden) if finite else np.nan
+            conjugate, residual = linear_saddle(self.problem, state.hidden, rank)
+        cost = float(energy(self.problem, state.hidden)) if finite else np.nan
         judged = {
             "error": Check(state.error, self.tolerance, Status.not_converged),
             "residual": Check(residual, self.rtol),
         }
         failure = None if finite else Status.nonfinite
-        return Judged(conjugate, energy, state.free_energy - energy, judged, failure, {}, -stationary.UNSTABLE)
+        return Judged(conjugate, cost, state.free_energy - cost, judged, failure, {}, -stationary.UNSTABLE)
 
     def test_features(self, state: LinearState, network: Network, task: Task) -> ConditionalFeatures:
         return ConditionalFeatures(kernel_with_test_inputs(state, network, task))

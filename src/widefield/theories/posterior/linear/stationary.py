@@ -15,7 +15,7 @@ from widefield.theories.posterior.branches import (
     adjacent_correlation,
     adjacent_trace,
     correlated,
-)
+)  # fmt: skip
 from widefield.theories.posterior.linear import free_energy as linear
 from widefield.theories.posterior.problem import Problem, by_state, has_sign_symmetry, is_tied
 

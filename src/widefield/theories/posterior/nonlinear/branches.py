@@ -19,7 +19,7 @@ from widefield.theories.posterior.branches import (
     LandscapePoint,
     Options,
     adjacent_correlation,
-)
+)  # fmt: skip
 from widefield.theories.posterior.nonlinear import order_branch, saddle_map, stationary
 from widefield.theories.posterior.nonlinear.constrained_saddle import Point, constrained_saddle
 from widefield.theories.posterior.nonlinear.order_branch import LostError, OrderBranch

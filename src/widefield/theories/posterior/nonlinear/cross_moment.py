@@ -7,7 +7,6 @@ over it afresh. The same nodes give :math:`\langle\varphi\varphi^{\mathsf T}\ran
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -68,26 +67,8 @@ def _by_draws(activation: Activation, density: moments.Density, hidden: Array, d
 
 
 @eqx.filter_jit
-def _sums(nodes: moments.Nodes, activation: Activation, density: moments.Density, hidden: Array):
+def _sums(
+    nodes: moments.Nodes, activation: Activation, density: moments.Density, hidden: Array
+) -> tuple[Array, Array, Array]:
     """<φhᵀ> and <φφᵀ> by batch, and the effective share of all nodes."""
-    placed, n = moments.frame(nodes, activation, density, hidden), len(hidden)
-
-    def add(c, sums):
-        log_term, h, phi = moments.log_terms(activation, density, placed, nodes.points[c], nodes.log_weight[c])
-        top = jnp.max(log_term)
-        weight = jnp.exp(log_term - top)
-        weighted = (weight[:, None] * phi).T
-        new = top, jnp.sum(weight), jnp.sum(weight**2), weighted @ h, weighted @ phi
-        return jax.tree.map(lambda total, part: total.at[c].set(part), sums, new)
-
-    count = len(nodes.points)
-    zero, matrix = jnp.zeros(count, hidden.dtype), jnp.zeros((count, n, n), hidden.dtype)
-    tops, weight, square, cross, feature = jax.lax.fori_loop(
-        0, nodes.n_chunks, add, (zero - jnp.inf, zero, zero, matrix, matrix)
-    )
-    unit = jnp.exp(tops - jnp.max(tops))
-    batch = jnp.arange(count) * nodes.n_batches // nodes.n_chunks
-    member = unit * (batch == jnp.arange(nodes.n_batches)[:, None])
-    total = (member @ weight)[:, None, None]
-    share = (unit @ weight) ** 2 / (unit**2 @ square) / (nodes.n_chunks * moments.CHUNK)
-    return jnp.tensordot(member, cross, 1) / total, jnp.tensordot(member, feature, 1) / total, share
+    return moments.batch_products(nodes, activation, density, hidden, lambda phi, h: ((phi, h), (phi, phi)))

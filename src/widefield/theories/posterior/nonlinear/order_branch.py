@@ -31,7 +31,7 @@ from widefield.theories.posterior.nonlinear.constrained_saddle import (
     Forms,
     Point,
     constrained_saddle,
-)
+)  # fmt: skip
 from widefield.theories.posterior.nonlinear.saddle_map import SaddleMap, State
 from widefield.theories.posterior.problem import Problem, correlation, odd_lags, scaled
 

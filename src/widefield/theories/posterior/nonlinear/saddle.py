@@ -29,7 +29,7 @@ from widefield.theories.posterior.branches import COHERENT, StationaryState, adj
 from widefield.theories.posterior.nonlinear import annealed, moments, saddle_map
 from widefield.theories.posterior.nonlinear.fixed_point import Converged, grow_labels, iterate
 from widefield.theories.posterior.nonlinear.saddle_map import SaddleMap, State, report
-from widefield.theories.posterior.problem import Problem, covariance, has_sign_symmetry, odd_lags
+from widefield.theories.posterior.problem import Problem, has_sign_symmetry, odd_lags
 
 MAX_DIMENSION = 4  # of a grid
 MAX_DRAWS, FIRST_DRAWS = 1 << 20, 1 << 14
@@ -61,7 +61,7 @@ DEFAULTS = SaddleOptions()
 class Saddle(StationaryState):
     r"""A saddle point with its free energy, stability and error. Matrices are over nodes (state, sample), state-major.
 
-    ``feature`` Φ, ``hidden`` C, ``conjugate`` Φ̃, ``covariance`` K. ``feature_stderr`` and ``hidden_stderr`` are
+    ``feature`` Φ, ``hidden`` C, ``conjugate`` Φ̃. ``feature_stderr`` and ``hidden_stderr`` are
     standard errors, for quadrature the change on a finer grid; both include the amplification by the fixed point.
     ``residual`` is the undamped residual on the finer grid or on fresh draws, in units of the prior's scale, and
     ``deviation`` its root mean square in standard errors (about 1 if these are honest; 0 for quadrature). ``mu`` is
@@ -74,10 +74,8 @@ class Saddle(StationaryState):
     feature: np.ndarray
     hidden: np.ndarray
     conjugate: np.ndarray
-    covariance: np.ndarray
     feature_stderr: np.ndarray
     hidden_stderr: np.ndarray
-    log_normalizer: float
     energy: float
     entropy: float
     free_energy: float
@@ -331,10 +329,8 @@ def _finish(problem: Problem, setup: _Setup, integration: str, solved: _Solved, 
         feature=np.asarray(state.feature),
         hidden=np.asarray(state.hidden),
         conjugate=np.asarray(density.conjugate),
-        covariance=np.asarray(covariance(m.problem, state.feature)),
         feature_stderr=np.asarray(errors.feature),
         hidden_stderr=np.asarray(errors.hidden),
-        log_normalizer=float(log_normalizer),
         energy=float(parts.energy),
         entropy=float(parts.entropy),
         free_energy=float(parts.free_energy),

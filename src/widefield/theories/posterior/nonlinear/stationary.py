@@ -81,7 +81,5 @@ def _gauge_fixed(state: Saddle) -> Saddle:
     if adjacent_trace(state.problem, state.hidden) >= 0:
         return state
     sign = np.where(odd_lags(state.problem), -1.0, 1.0)
-    turned: dict[str, Any] = {
-        name: sign * getattr(state, name) for name in ("feature", "hidden", "conjugate", "covariance")
-    }
+    turned: dict[str, Any] = {name: sign * getattr(state, name) for name in ("feature", "hidden", "conjugate")}
     return replace(state, **turned)
