@@ -16,7 +16,7 @@ from widefield.solvers.linearization import linearize
 from widefield.theories.posterior.nonlinear import moments, saddle_map
 from widefield.theories.posterior.nonlinear.saddle import SaddleOptions, solve_saddle
 from widefield.theories.posterior.nonlinear.test_inputs import features_of_test_inputs
-from widefield.theories.posterior.problem import drive_between, odd_lags, predict, problem_of
+from widefield.theories.posterior.problem import input_kernel_between, odd_lags, predict, problem_of
 
 from .saddle_oracle import depth_one, depth_two
 
@@ -330,8 +330,8 @@ def test_two_samples_and_test_points():
     assert found.integration == "importance" and found.status is Status.success
     assert found.deviation < 2.5 and found.error < 5e-2 and found.ess > 0.3
     test = np.stack([x[0], -x[1]])[:, None]
-    drives = drive_between(net, test, x[:, None]), drive_between(net, test, test)
-    features = features_of_test_inputs(problem, net.activation, found, *drives)
+    kernels = input_kernel_between(net, test, x[:, None]), input_kernel_between(net, test, test)
+    features = features_of_test_inputs(problem, net.activation, found, *kernels)
     sign = np.tile([1, -1], 3)
     np.testing.assert_allclose(features.cross, found.feature * sign[:, None], atol=1e-6)
     np.testing.assert_allclose(features.second_moment, np.diag(found.feature), atol=1e-6)
@@ -343,8 +343,11 @@ def test_test_points_match_draws():
     net = wf.RNN(1, "relu")
     problem = problem_of(net, wf.Task(x, np.array([1.5])), 0.5)
     found = solve_saddle(problem, net.activation)
-    drives = drive_between(net, test[:, None], x[:, None]), drive_between(net, test[:, None], test[:, None])
-    features = features_of_test_inputs(problem, net.activation, found, *drives)
+    kernels = (
+        input_kernel_between(net, test[:, None], x[:, None]),
+        input_kernel_between(net, test[:, None], test[:, None]),
+    )
+    features = features_of_test_inputs(problem, net.activation, found, *kernels)
     K = np.array([[x[0] @ x[0], x[0] @ test[0]], [x[0] @ test[0], test[0] @ test[0]]]) / 2
     h = np.random.default_rng(1).multivariate_normal(np.zeros(2), K, size=400_000)
     phi = np.maximum(h, 0)

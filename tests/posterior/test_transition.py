@@ -317,6 +317,10 @@ def test_the_spectrum_recovers_a_teacher():
         (lambda: wf.posterior(recurrent(4), UNIT, temperature=1.0, method="perturbative", branch="coherent"), "branch"),
         (lambda: wf.posterior(wf.RNN(3, "erf"), UNIT, temperature=1.0, method="perturbative"), "activation"),
         (lambda: wf.weight_outliers(wf.prior(recurrent(4), UNIT)), "solution"),
+        (
+            lambda: wf.weight_outliers(wf.posterior(recurrent(4), UNIT, temperature=1.0, method="perturbative")),
+            "solution",
+        ),
     ],
 )
 def test_bad_input(call, named):

@@ -1,4 +1,4 @@
-r"""Minimization over positive definite matrices: a Riemannian trust region, and how stable what it found is.
+r"""Minimization over positive definite matrices: a Riemannian trust region, and how stable its minima are.
 
 A point is a stack :math:`S` (block, n, n). Near it, :math:`S(E) = L(1 + E + \tfrac12E^2)L^{\!T}` with
 :math:`S = LL^{\!T}` and symmetric :math:`E`; this never leaves the positive definite matrices and is a geodesic to

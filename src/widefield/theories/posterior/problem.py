@@ -25,12 +25,12 @@ Array = Any  # NumPy or JAX, whichever comes in
 class Problem(NamedTuple):
     r"""Everything the theory knows of network and task.
 
-    ``drive`` is :math:`M^u u X^-`; ``weight`` is :math:`M^w w`, its first row and column zero because no weight leads
+    ``input_kernel`` is :math:`M^u u X^-`; ``weight`` is :math:`M^w w`, its first row and column zero because no weight leads
     into the first state; ``supervised`` are the flat nodes that have labels, ``labels`` theirs. A factor on the labels
     or the temperature is a `_replace` away.
     """
 
-    drive: Float[Array, "node node"]
+    input_kernel: Float[Array, "node node"]
     weight: Float[Array, "state state"]
     readout: Float[Array, ""]
     temperature: Float[Array, ""]
@@ -43,7 +43,7 @@ class Problem(NamedTuple):
 
     @property
     def n_samples(self) -> int:
-        return self.drive.shape[0] // self.weight.shape[0]
+        return self.input_kernel.shape[0] // self.weight.shape[0]
 
 
 def problem_of(network: Any, task: Any, temperature: float) -> Problem:
@@ -57,7 +57,7 @@ def problem_of(network: Any, task: Any, temperature: float) -> Problem:
     labels = np.moveaxis(task.labels(), 1, 0)  # (supervised state, sample, output)
     supervised = np.concatenate([np.arange(task.n_samples) + task.n_samples * s for s in states])
     return Problem(
-        drive=drive_between(network, x, x),
+        input_kernel=input_kernel_between(network, x, x),
         weight=weight_mask(network),
         readout=np.asarray(network.readout_variance, float),
         temperature=np.asarray(kappa),
@@ -75,7 +75,7 @@ def scaled(problem: Problem, along: str, factor: Array) -> Problem:
 
 def all_labels(problem: Problem) -> np.ndarray:
     """Labels over all nodes, zero where there are none."""
-    labels = np.zeros((len(problem.drive), problem.labels.shape[1]))
+    labels = np.zeros((len(problem.input_kernel), problem.labels.shape[1]))
     labels[problem.supervised] = problem.labels
     return labels
 
@@ -89,7 +89,7 @@ def odd_lags(problem: Problem) -> np.ndarray:
 def has_sign_symmetry(problem: Problem) -> bool:
     """Whether W → −W leaves inputs and labels alone: they join no states of odd distance."""
     odd, labels = odd_lags(problem), all_labels(problem)
-    return not np.any(np.asarray(problem.drive)[odd]) and not np.any((labels @ labels.T)[odd])
+    return not np.any(np.asarray(problem.input_kernel)[odd]) and not np.any((labels @ labels.T)[odd])
 
 
 def is_tied(problem: Problem) -> bool:
@@ -126,7 +126,7 @@ def weight_mask(network: Network) -> np.ndarray:
     return np.where((w[:, None] > 0) & (w > 0), w[-1], 0.0)
 
 
-def drive_between(network: Network, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def input_kernel_between(network: Network, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """M^u u x·y/D between the nodes of two sets of sequences (sample, driven state, D), (node, node_)."""
     depth, n_driven = network.depth, x.shape[1]
     u = network.input_variances
@@ -136,11 +136,11 @@ def drive_between(network: Network, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (mask[:, None, :, None] * overlap).reshape(depth * len(x), depth * len(y))
 
 
-def drives_of_test_inputs(network: Network, task: Task) -> tuple[np.ndarray, np.ndarray]:
-    """`drive_between` test and training inputs, and among test inputs."""
+def input_kernels_of_test(network: Network, task: Task) -> tuple[np.ndarray, np.ndarray]:
+    """`input_kernel_between` test and training inputs, and among test inputs."""
     x = task.sequences(network.depth, test=True)
     train, test = x[: task.n_samples], x[task.n_samples :]
-    return drive_between(network, test, train), drive_between(network, test, test)
+    return input_kernel_between(network, test, train), input_kernel_between(network, test, test)
 
 
 def correlation_forms(problem: Problem, a: int, b: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -148,7 +148,7 @@ def correlation_forms(problem: Problem, a: int, b: int) -> tuple[np.ndarray, np.
     n = np.arange(problem.n_samples)
 
     def form(i: int, j: int) -> np.ndarray:
-        select = np.zeros(problem.drive.shape)
+        select = np.zeros(problem.input_kernel.shape)
         select[i * len(n) + n, j * len(n) + n] += 0.5
         select[j * len(n) + n, i * len(n) + n] += 0.5
         return select
@@ -190,7 +190,7 @@ def returned(problem: Problem, matrix: Array) -> Array:
 
 def covariance(problem: Problem, feature: Array) -> Array:
     r""":math:`K(\Phi)`: the covariance of a neuron's states given the features of the layer before."""
-    return shifted(problem, feature) + problem.drive
+    return shifted(problem, feature) + problem.input_kernel
 
 
 def label_response(problem: Problem, feature: Array) -> tuple[Array, Array]:

@@ -78,7 +78,6 @@ def posterior(
     Limits: infinite width at fixed numbers of samples and states; corrections of order 1/N, larger at a transition. The
     perturbative kernels are wrong where the labels are strong; a phase transition is beyond any order.
     """
-    begun = time.perf_counter()
     checks.choice("branch", branch, BRANCHES)
     if checks.choice("method", method, METHODS) == "perturbative":
         _refuse_search_options(branch, integration, paths)
@@ -86,6 +85,20 @@ def posterior(
     if order is not None:
         raise ValueError(f"`order` is for method='perturbative', got {order!r} with method='full'.")
     options = Options("posterior", rtol, max_steps, integration=integration, paths=paths, seed=seed)
+    return _full(network, task, temperature, branch, options, quantities, progress, throw)
+
+
+def _full(
+    network: Network,
+    task: Task,
+    temperature: float,
+    branch: str,
+    options: Options,
+    quantities: Iterable[str] | None,
+    progress: bool | None,
+    throw: bool,
+) -> Solution:
+    begun = time.perf_counter()
     core.check(network, task)
     wanted, left_out = _plan(network, task, quantities)
     problem = core.problem_of(network, task, temperature)
@@ -95,19 +108,19 @@ def posterior(
     state = _select(states, branch)
     judged = branches.judge(state)
     unstable, notes = _stability_check(state, judged, asked=branch != "lowest")
+    fields = _fields(problem, state, judged, _test_features(branches, state, judged, network, task))
     certificate = Certificate(
         "posterior",
         judged.checks | unstable,
         judged.failure,
         steps=state.steps,
-        seed=seed if judged.feature_stderr is not None else None,
+        seed=options.seed if judged.feature_stderr is not None else None,
         wall_time=time.perf_counter() - begun,
         options={"temperature": float(temperature), "branch": branch, "quantities": list(wanted)},
         notes=(*task.notes, *notes),
         left_out=left_out,
         diagnostics={"branches": [_listed(s) for s in states], "symmetric": branches.symmetric} | judged.diagnostics,
     )
-    fields = _fields(problem, state, judged, _test_features(branches, state, judged, network, task))
     return make_solution(_chosen(fields, wanted), certificate, network, task, throw=throw)
 
 
@@ -139,7 +152,7 @@ def _perturbative(
     rtol = perturbation.DEFAULT_RTOL if rtol is None else checks.tolerance("rtol", rtol, 1e-12)
     problem = core.problem_of(network, task, temperature)
     perturbation.require_linear(network.activation)
-    size = 8 * len(problem.drive) ** 2
+    size = 8 * len(problem.input_kernel) ** 2
     sizes = dict.fromkeys(perturbation.NAMES, size) | {"hidden_terms": (order + 1) * size}
     wanted, left_out = choose_quantities(quantities, sizes)
     series = perturbation.expansion(problem)

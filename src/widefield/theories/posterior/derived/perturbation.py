@@ -101,10 +101,8 @@ def _residual(problem: core.Problem, series: Expansion) -> float:
     r"""Violation of the exact recursions, Eq. (posterior.9), order by order, relative to each order's largest entry."""
     H, A = series.hidden, series.conjugate
     K = [np.asarray(core.shifted(problem, h)) for h in H]
-    K[0] = K[0] + problem.drive
+    K[0] = K[0] + problem.input_kernel
     first = K[1] + K[0] @ A[1] @ K[0]
     second = K[2] + K[1] @ A[1] @ K[0] + K[0] @ A[1] @ K[1] + K[0] @ A[2] @ K[0] + K[0] @ A[1] @ H[0] @ A[1] @ K[0]
-    off = [
-        np.abs(own - h).max() / max(np.abs(h).max(), 1e-300) for own, h in zip((K[0], first, second), H, strict=True)
-    ]
+    off = [np.abs(k - h).max() / max(np.abs(h).max(), 1e-300) for k, h in zip((K[0], first, second), H, strict=True)]
     return float(max(off))

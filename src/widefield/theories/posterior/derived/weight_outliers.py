@@ -53,6 +53,8 @@ def weight_outliers(solution: Solution, *, throw: bool = True) -> Solution:
     network, task = solution.network, solution.task
     if solution.certificate.theory != "posterior" or task is None:
         raise ValueError(f"`solution` must come from widefield.posterior, got {solution.certificate.theory!r}.")
+    if solution.certificate.options.get("method") == "perturbative":
+        raise ValueError("`solution` must be a stationary state: ask widefield.posterior with method='full'.")
     if network.weights != "tied":
         raise ValueError("`solution` must be of a network with tied weights: untied ones have no common spectrum.")
     problem = core.problem_of(network, task, solution.certificate.options["temperature"])
@@ -80,7 +82,7 @@ def _spectrum(solution: Solution, problem: core.Problem, activation: Activation,
     missing = [name for name in names if name not in solution.data]
     if missing:
         raise ValueError(f"`solution` must have the fields {list(names)} for its spectrum, {missing} were left out.")
-    nodes = lambda name: np.moveaxis(solution.data[name].values, 1, 2).reshape(problem.drive.shape)  # noqa: E731
+    nodes = lambda name: np.moveaxis(solution.data[name].values, 1, 2).reshape(problem.input_kernel.shape)  # noqa: E731
     if activation.known_as("linear"):
         spectrum = _of_moments(problem, w, nodes("hidden"), nodes("hidden"))
     else:

@@ -71,7 +71,7 @@ class LinearBranches(Branches[LinearState]):
 
     @property
     def seconds(self) -> float:  # type: ignore[override]
-        return 2e-6 * len(self.problem.drive) ** 3
+        return 2e-6 * len(self.problem.input_kernel) ** 3
 
     @property
     def quartic_rtol(self) -> float:

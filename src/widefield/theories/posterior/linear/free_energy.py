@@ -66,14 +66,14 @@ class Separate(NamedTuple):
     """
 
     problem: Problem
-    drive: Float[Array, "state sample sample"]
+    input_kernel: Float[Array, "state sample sample"]
     labels_of: Float[Array, "state sample output"]
     root: Float[Array, "state sample rank"]
     inverse: Float[Array, "state rank sample"]
 
     def covariance(self, H: Array) -> Array:
         w = jnp.diagonal(self.problem.weight)[1:, None, None]
-        return self.drive + jnp.pad(w * H[:-1], ((1, 0), (0, 0), (0, 0)))
+        return self.input_kernel + jnp.pad(w * H[:-1], ((1, 0), (0, 0), (0, 0)))
 
     def returned(self, Q: Array) -> Array:
         w = jnp.diagonal(self.problem.weight)[1:, None, None]
@@ -114,9 +114,9 @@ def free_energy(S: Stack, layout: Layout) -> tuple[Array, Stack]:
 
 def random_kernel(problem: Problem) -> np.ndarray:
     r"""H of the random network, :math:`H_0 = K(H_0)`: exact after as many steps as there are states."""
-    H = np.zeros_like(problem.drive)
+    H = np.zeros_like(problem.input_kernel)
     for _ in range(problem.depth):
-        H = problem.drive + np.asarray(shifted(problem, H))
+        H = problem.input_kernel + np.asarray(shifted(problem, H))
     return H
 
 
@@ -136,13 +136,17 @@ def layout_of(problem: Problem) -> Layout:
     """Coordinates for a problem; one block per state where nothing joins the states."""
     H0 = random_kernel(problem)
     labels = all_labels(problem)
-    if _is_separate(problem, problem.drive) and _is_separate(problem, labels @ labels.T) and not is_tied(problem):
+    if (
+        _is_separate(problem, problem.input_kernel)
+        and _is_separate(problem, labels @ labels.T)
+        and not is_tied(problem)
+    ):
         each = range(problem.depth)
         blocks = np.stack([by_state(problem, H0)[a, :, a] for a in each])
         root, inverse = roots(blocks)
         if root is not None:
-            drive = np.stack([by_state(problem, problem.drive)[a, :, a] for a in each])
-            return Separate(problem, drive, labels.reshape(problem.depth, problem.n_samples, -1), root, inverse)
+            inputs = np.stack([by_state(problem, problem.input_kernel)[a, :, a] for a in each])
+            return Separate(problem, inputs, labels.reshape(problem.depth, problem.n_samples, -1), root, inverse)
     root, inverse = roots(H0[None])
     return Joint(problem, root, inverse, np.eye(root.shape[-1])[None])
 
@@ -157,7 +161,7 @@ def joined_states(problem: Problem) -> np.ndarray:
 
     Where neither does, :math:`h^a \to -h^a` is a symmetry of every untied state by itself: its blocks are exactly zero.
     """
-    if not (not is_tied(problem) and _is_separate(problem, problem.drive)):
+    if not (not is_tied(problem) and _is_separate(problem, problem.input_kernel)):
         return np.ones((problem.depth, problem.depth), bool)
     labels = all_labels(problem)
     return np.eye(problem.depth, dtype=bool) | np.any(by_state(problem, labels @ labels.T) != 0, axis=(1, 3))

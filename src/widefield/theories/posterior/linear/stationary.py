@@ -4,6 +4,7 @@ The incoherent point is the minimum among the kernels without odd lags; its stab
 """
 
 from dataclasses import dataclass, replace
+from typing import final
 
 import numpy as np
 
@@ -26,6 +27,7 @@ BASIN = 0.25  # of the smallest Hessian eigenvalue: closer than this a descent e
 NEAR = 0.05  # of its square: the gradient at which that can be told
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class LinearState(StationaryState):
     """One stationary point: its ``layout`` and coordinates ``point``, and the ``softest`` direction of its Hessian.

@@ -17,11 +17,11 @@ from widefield.theories.posterior.linear.stationary import LinearState, expand
 
 def kernel_with_test_inputs(state: LinearState, network: Network, task: Task) -> np.ndarray:
     r""":math:`H_{*,\rm tr}`, (test node, training node)."""
-    drive, _ = core.drives_of_test_inputs(network, task)
+    inputs, _ = core.input_kernels_of_test(network, task)
     inverse = _inverse_covariance(state)
-    H = np.zeros_like(drive)
+    H = np.zeros_like(inputs)
     for _ in range(network.depth):  # each pass makes one state more final
-        K = drive + np.asarray(core.shifted(state.problem, H))
+        K = inputs + np.asarray(core.shifted(state.problem, H))
         H = K @ inverse @ state.hidden
     return H
 

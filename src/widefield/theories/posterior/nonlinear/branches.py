@@ -26,7 +26,7 @@ from widefield.theories.posterior.nonlinear.order_branch import LostError, Order
 from widefield.theories.posterior.nonlinear.saddle import DEVIATION, MAX_DIMENSION, Saddle, SaddleOptions
 from widefield.theories.posterior.nonlinear.stationary import SaddleSearch
 from widefield.theories.posterior.nonlinear.test_inputs import features_of_test_inputs
-from widefield.theories.posterior.problem import Problem, drives_of_test_inputs, scaled
+from widefield.theories.posterior.problem import Problem, input_kernels_of_test, scaled
 
 USABLE = 1e-3  # error of an order parameter, relative to it, with which a branch is still followed
 USABLE_SAMPLED = 0.2  # the same for sampled branches
@@ -119,7 +119,7 @@ class NonlinearBranches(Branches[Saddle]):
 
     def test_features(self, state: Saddle, network: Network, task: Task) -> ConditionalFeatures:
         features = features_of_test_inputs(
-            self.problem, network.activation, state, *drives_of_test_inputs(network, task)
+            self.problem, network.activation, state, *input_kernels_of_test(network, task)
         )
         return ConditionalFeatures(features.cross, features.cross_stderr if state.sampled else None)
 

@@ -187,7 +187,7 @@ def constrained_saddle(
 ) -> ConstrainedSaddle:
     """A solver for the correlation of a pair of states, on the coarsest grids."""
     prior = saddle_map.prior_state(problem, activation)
-    frame = saddle_map.saddle_map(problem, activation, None, prior, np.ones(problem.drive.shape, bool))
+    frame = saddle_map.saddle_map(problem, activation, None, prior, np.ones(problem.input_kernel.shape, bool))
     if frame.basis.embed.shape[1] > MAX_DIMENSION:
         raise ValueError(
             f"`task` must leave at most {MAX_DIMENSION} dimensions, depth times samples, for the landscape of a "

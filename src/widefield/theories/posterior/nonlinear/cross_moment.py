@@ -40,7 +40,7 @@ def cross_moment(problem: Problem, activation: Activation, feature: Any, hidden:
     collapse.
     """
     prior = saddle_map.prior_state(problem, activation)
-    frame = saddle_map.saddle_map(problem, activation, None, prior, np.ones(problem.drive.shape, bool))
+    frame = saddle_map.saddle_map(problem, activation, None, prior, np.ones(problem.input_kernel.shape, bool))
     state = saddle_map.State(jnp.asarray(feature), jnp.asarray(hidden))
     density = frame.density(state)
     dimension = frame.basis.embed.shape[1]

@@ -12,7 +12,7 @@ draws is no evidence.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, final
 
 import jax.numpy as jnp
 import numpy as np
@@ -57,6 +57,7 @@ class SaddleOptions:
 DEFAULTS = SaddleOptions()
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Saddle(StationaryState):
     r"""A saddle point with its free energy, stability and error. Matrices are over nodes (state, sample), state-major.

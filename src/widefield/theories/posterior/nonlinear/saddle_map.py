@@ -49,7 +49,7 @@ class Basis(NamedTuple):
 def prior_state(problem: Problem, activation: Activation) -> State:
     """The state without labels: C = K(Φ) and Φ = <φφ> under it, state by state; the mask is the problem's."""
     arrays = jax.tree.map(jnp.asarray, problem)
-    feature = jnp.zeros_like(arrays.drive)
+    feature = jnp.zeros_like(arrays.input_kernel)
     for _ in range(problem.depth):
         largest = float(jnp.max(jnp.diag(covariance(arrays, feature))))
         feature, K = _prior_step(kernel_for(activation, largest), arrays, feature)

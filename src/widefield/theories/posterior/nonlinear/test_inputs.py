@@ -41,23 +41,23 @@ def features_of_test_inputs(
     problem: Problem,
     activation: Activation,
     saddle: Saddle,
-    drive_test_train: Float[np.ndarray, "test node"],
-    drive_test_test: Float[np.ndarray, "test test"],
+    kernel_test_train: Float[np.ndarray, "test node"],
+    kernel_test_test: Float[np.ndarray, "test test"],
 ) -> ConditionalMoments:
-    """Features between test nodes (state, test sample) and training nodes; drives as `problem.drive_between` makes them."""
+    """Features between test nodes (state, test sample) and training nodes; kernels as `problem.input_kernel_between` makes them."""
     m, depth = saddle.saddle_map, problem.depth
     assert m.nodes is not None
-    n_test = len(drive_test_train) // depth
+    n_test = len(kernel_test_train) // depth
     known = saddle.order_parameters
     rule = _Rule(m.nodes, activation, m.density(known), known.hidden)
-    cross = np.zeros((N_BATCHES if m.nodes.n_batches > 1 else 1, *drive_test_train.shape))
-    mean = np.zeros(drive_test_train.shape)
-    second = np.zeros(len(drive_test_train))
+    cross = np.zeros((N_BATCHES if m.nodes.n_batches > 1 else 1, *kernel_test_train.shape))
+    mean = np.zeros(kernel_test_train.shape)
+    second = np.zeros(len(kernel_test_train))
     for state in range(depth):
         rows = slice(state * n_test, (state + 1) * n_test)
-        K = np.asarray(shifted(problem, jnp.asarray(mean)) + drive_test_train)[rows]
+        K = np.asarray(shifted(problem, jnp.asarray(mean)) + kernel_test_train)[rows]
         before = second[(state - 1) * n_test : state * n_test] if state else np.zeros(n_test)
-        variance = np.asarray(problem.weight)[state, state] * before + np.diag(drive_test_test)[rows]
+        variance = np.asarray(problem.weight)[state, state] * before + np.diag(kernel_test_test)[rows]
         cross[:, rows], mean[rows], second[rows] = rule.features(K, variance)
     error = cross.std(axis=0, ddof=1) / np.sqrt(len(cross)) if len(cross) > 1 else np.zeros_like(mean)
     return ConditionalMoments(mean, error, second)

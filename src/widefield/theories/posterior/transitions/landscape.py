@@ -77,7 +77,7 @@ def _checks(points: list[LandscapePoint | None], rtol: float) -> dict[str, Check
 
 def _fields(problem: core.Problem, points: list[LandscapePoint | None]) -> dict[str, Any]:
     """Points as arrays, NaN where a path ended before."""
-    nothing = np.full(problem.drive.shape, np.nan)
+    nothing = np.full(problem.input_kernel.shape, np.nan)
     number = lambda name: np.array([np.nan if p is None else getattr(p, name) for p in points])  # noqa: E731
     matrices = lambda name: [nothing if p is None else getattr(p, name) for p in points]  # noqa: E731
     pairs = lambda name: np.stack([core.by_pairs(problem, matrix) for matrix in matrices(name)])  # noqa: E731

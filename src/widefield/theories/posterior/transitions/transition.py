@@ -131,10 +131,10 @@ def transition(
     )
     coords = {"factor": factors, "branch": ["incoherent", "coherent"]}
     curve = make_solution(fields, certificate, network, task, coords=coords, throw=throw)
-    law, found = search.law, search.points
+    law = search.law
     return Transition(
-        along, found["instability"], found["equal_free_energy"], found["spinodal"], law.order, law.exponent,
-        law.prefactor, curve, search.stderr,
+        along, search.mean, law.equal_free_energy, law.spinodal, law.order, law.exponent, law.prefactor, curve,
+        search.stderr,
     )  # fmt: skip
 
 
@@ -227,12 +227,12 @@ def _coherent_states(
     last: S | None = None
     for factor, other in zip(factors, incoherent, strict=True):
         ended = last is None and any(state is not None for state in states)
-        starts: list[S | None] = [last]
+        candidates: list[S | None] = [last]
         if ended or other is None:
-            starts = []
+            candidates = []
         elif last is None:
-            starts = [law.guess(factor, other), other]
-        tries = (branches.coherent(factor, start) for start in starts if start is not None)
+            candidates = [law.guess(factor, other), other]
+        tries = (branches.coherent(factor, start) for start in candidates if start is not None)
         last = next((state for state in tries if state is not None), None)
         states.append(last)
     return states
