@@ -138,7 +138,7 @@ def _step(product: Callable, g, radius, max_products):
     return E, -0.5 * _dot(E, g + r), n  # r = g + HE
 
 
-@partial(jax.jit, static_argnames=("function", "project", "max_steps", "max_products"))
+@partial(jax.jit, static_argnames=("function", "project", "max_products"))
 def minimize(
     function: Callable,
     start: Stack,

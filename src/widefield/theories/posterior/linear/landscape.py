@@ -5,7 +5,6 @@ r"""The landscape of a linear network: the free energy at its best under one cor
 Eq. (posterior.17). It holds maxima and barriers as well as minima, each from its neighbor.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -41,7 +40,7 @@ def lagrangian(S: Array, layout: linear.Joint, constraint: Constraint) -> tuple[
     return value, gradient + (STIFFNESS * off - constraint.multiplier) * slope
 
 
-@partial(jax.jit, static_argnames="max_steps")
+@jax.jit
 def constrained_minimum(S: Array, layout: linear.Joint, constraint: Constraint, tolerance: Array, max_steps: int):
     """Point, field, violation and free energy at the target, by updating the multiplier until the correlation is there."""
 
