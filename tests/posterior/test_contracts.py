@@ -63,7 +63,7 @@ def test_core_jit_is_plain_and_vmap_is_loop(x64):
 
 
 def test_core_gradient_is_finite_difference(x64):
-    """In the physical parameters by JAX, and in the kernel by the equation of the page."""
+    """In the physical parameters by JAX, and in the kernel by Eq. (posterior.8)."""
     S, layout = point()
     args = layout.problem.readout, layout.problem.temperature, layout.problem.labels
     contracts.assert_gradient_is_difference(lambda v, kappa, y: physical(S, layout, v, kappa, y), *args)

@@ -22,7 +22,7 @@ def coherent():
 
 
 def test_erf_is_coherent_at_strong_labels(coherent):
-    """y = 5: Φ12 = 0.19488 on the theory page."""
+    """y = 5: Φ12 = 0.19488, from an independent program."""
     contracts.assert_certified(coherent, "posterior")
     np.testing.assert_allclose(coherent.feature.values[0, 1, 0, 0], 0.19488, atol=1e-5)
     assert coherent.branch == "coherent" and coherent.stability > 0

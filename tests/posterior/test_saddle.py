@@ -50,7 +50,7 @@ def coherent_start(problem, activation, rho=0.5):
     return tuple(np.sqrt(np.outer(np.diag(m), np.diag(m))) * lag for m in prior)
 
 
-# Linear networks: Section 7 of the theory page.
+# Linear networks: Eqs. (posterior.12), (posterior.13).
 
 
 def incoherent(lam, kappa):
@@ -100,7 +100,7 @@ def test_linear_coherent_branch():
 
 
 def test_erf_instability_is_where_published():
-    """μ = 1 in the odd-lag sector at y_c = 4.2554; the page prints 4.2550."""
+    """μ = 1 in the odd-lag sector at y_c = 4.2554, from an independent program."""
     low, high = (erf_at(y).mu_odd - 1 for y in (4.2550, 4.26))
     assert low < 0 < high
     assert abs(4.2550 - low * 0.005 / (high - low) - 4.2554) < 1e-4
@@ -117,7 +117,7 @@ def test_erf_coherent_state_is_the_published_one():
 
 @pytest.mark.full
 def test_erf_transition_is_second_order():
-    """Φ12² = 0.0587 (y − y_c) on the page; here 0.0588 at y − y_c = 0.045, and the ratio hardly moves with y."""
+    """Φ12² = 0.0587 (y − y_c) by an independent program; here 0.0588 at y − y_c = 0.045, and the ratio hardly moves with y."""
     ratios, start = [], None
     for y in (4.4, 4.35, 4.3):
         net, problem = question("erf", y, **ERF)

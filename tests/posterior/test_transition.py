@@ -1,4 +1,4 @@
-"""Where recurrent networks become coherent, against the closed forms and tables of Section 7."""
+"""Where recurrent networks become coherent, against closed forms and tables of an independent program."""
 
 import numpy as np
 import pytest
@@ -75,7 +75,7 @@ def test_along_the_temperature():
 
 
 def test_tricritical_points():
-    """κ̂ = 56/3 at T = 4; at T = 5, 5.1(1) on the theory page, a program in high precision decides (81/16)."""
+    """κ̂ = 56/3 at T = 4; at T = 5 about 5.1, a program in high precision decides (81/16)."""
     four, five = (wf.tricritical(recurrent(T), UNIT, temperature=1.0) for T in (4, 5))
     np.testing.assert_allclose(four.temperature, 56 / 3, rtol=1e-8)
     np.testing.assert_allclose(four.factor, (8 + 56 / 3) / np.sqrt(8), rtol=1e-8)
@@ -88,7 +88,7 @@ def test_tricritical_points():
 
 @pytest.mark.full
 def test_a_nonlinear_network_has_its_transition():
-    """erf, w = 2, κ = 0.2: the page prints y_c = 4.2550; two grids of an independent program agree on 4.25540."""
+    """erf, w = 2, κ = 0.2: two grids of an independent program agree on y_c = 4.25540."""
     net, task = wf.RNN(3, "erf", weight_variance=2.0), wf.Task(np.ones((1, 1)), np.full(1, 4.0))
     found = wf.transition(net, task, temperature=0.2, points=6)
     np.testing.assert_allclose(4 * found.instability, 4.25540, atol=1e-5)

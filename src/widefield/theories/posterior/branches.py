@@ -45,11 +45,10 @@ class Options:
         if self.paths is not None:
             checks.integer("paths", self.paths, 1024)
 
-    def relative_tolerance(self, defaults: Mapping[str, float], floors: Mapping[str, float]) -> float:
-        """What was asked, or the default of the question."""
-        if self.rtol is None:
-            return defaults[self.question]
-        return checks.tolerance("rtol", self.rtol, floors[self.question])
+    def relative_tolerance(self, rtols: Mapping[str, tuple[float, float]]) -> float:
+        """What was asked, or the default of the question; ``rtols`` has that and the smallest that can be met."""
+        default, smallest = rtols[self.question]
+        return default if self.rtol is None else checks.tolerance("rtol", self.rtol, smallest)
 
 
 class StationaryState(ABC):
@@ -133,8 +132,6 @@ class Branches(ABC, Generic[S]):
     every factor, so that a branch is a smooth function of it.
     """
 
-    default_rtol: ClassVar[Mapping[str, float]]
-    smallest_rtol: ClassVar[Mapping[str, float]]
     temperature_span: ClassVar[tuple[float, int]]
     problem: Problem
     along: str

@@ -4,7 +4,7 @@ r"""The question of the posterior as arrays, and the maps that every solver of i
     K(\Phi)_{ab} = M^w_{ab}\,w_a\,\Phi_{a-1,b-1} + M^u_{ab}\,u_a\,\frac{x^a\!\cdot x^b}{D}, \qquad
     R = (v\,\Phi_{SS} + \kappa)^{-1}
 
-Eqs. (posterior.2), (posterior.3): Bauer et al. (the poster); Appendix K.3 of Bordelon & Pehlevan (2022) for untied
+Eqs. (posterior.1), (posterior.2), (posterior.3): Bauer et al. (the poster); Appendix K.3 of Bordelon & Pehlevan (2022) for untied
 weights. Nodes (state, sample) are flattened state-major. One mask each for weights and inputs: 1 if tied, δ_ab if not.
 """
 

@@ -69,7 +69,7 @@ def posterior(
     ``hidden_terms`` (order, …) one by one, and ``propagator`` = ½ bwd(w[(A1 H0 A1)^+]): which states the labels reach by
     way of others. Untied weights keep only its diagonal in the states, so that states without labels stay unreached.
 
-    Method: see the page on the posterior. Linear networks by minimization, others by Anderson iteration of the saddle.
+    Method: linear networks by minimization from several starts, others by Anderson iteration of the saddle.
     Error: the residual is that of the saddle-point equations where H is the identity, on a finer grid, or on fresh
     draws; ``rtol`` bounds it and the error estimate, by default 1e-10, 1e-7 and 1e-2. Sampled fields have
     ``<name>_stderr``; with ``paths`` and without ``rtol`` these are all that is promised, and the fresh residual must lie

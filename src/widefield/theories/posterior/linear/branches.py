@@ -1,6 +1,5 @@
 """The branches of a linear network: minima of its free energy."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
@@ -28,6 +27,10 @@ from widefield.theories.posterior.linear.stationary import LinearState
 from widefield.theories.posterior.linear.test_inputs import kernel_with_test_inputs
 from widefield.theories.posterior.problem import Problem, energy, scaled
 
+# of each question: the default, and the smallest that can be met
+RTOLS = {name: (1e-10, 1e-12) for name in ("transition", "tricritical")} | {
+    "posterior": (1e-10, 1e-13), "landscape": (1e-8, 1e-11),
+}  # fmt: skip
 STEP = 1e-3  # relative distance over which the softest eigenvalue is differentiated
 SHARE = {"posterior": 0.1}  # of rtol, to which gradients are driven; for transitions 0.01
 BEYOND, BACK = 1.02, 0.995  # of the instability: where the coherent branch is begun, and its steps towards its end
@@ -38,18 +41,6 @@ BEYOND, BACK = 1.02, 0.995  # of the instability: where the coherent branch is b
 class LinearBranches(Branches[LinearState]):
     """Minimization over positive definite kernels, by descent from known points."""
 
-    default_rtol: ClassVar[Mapping[str, float]] = {
-        "posterior": 1e-10,
-        "transition": 1e-10,
-        "tricritical": 1e-10,
-        "landscape": 1e-8,
-    }
-    smallest_rtol: ClassVar[Mapping[str, float]] = {
-        "posterior": 1e-13,
-        "transition": 1e-12,
-        "tricritical": 1e-12,
-        "landscape": 1e-11,
-    }
     temperature_span: ClassVar[tuple[float, int]] = 1e6, 41
 
     problem: Problem
@@ -65,7 +56,7 @@ class LinearBranches(Branches[LinearState]):
 
     @classmethod
     def make(cls, problem: Problem, options: Options) -> "LinearBranches":
-        rtol = options.relative_tolerance(cls.default_rtol, cls.smallest_rtol)
+        rtol = options.relative_tolerance(RTOLS)
         tolerance = SHARE.get(options.question, 0.01) * rtol
         return cls(problem, linear.layout_of(problem), options.along, rtol, tolerance, options.max_steps)
 

@@ -181,7 +181,7 @@ def _start(layout: linear.Layout, rho: float, growth: float) -> np.ndarray:
 
 
 def _growth(problem: Problem) -> float:
-    """The factor s per state by which labels alone stretch the random kernel: (s − 1)s^L = λ, no temperature."""
+    """The factor s per state by which labels alone stretch the random kernel, Eq. (posterior.12) at κ = 0: (s − 1)s^L = λ."""
     S = problem.supervised
     power = problem.readout * np.trace(linear.random_kernel(problem)[np.ix_(S, S)])
     L = S[-1] // problem.n_samples + 1

@@ -1,6 +1,5 @@
 """The branches of a nonlinear network: fixed points of the saddle map."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
@@ -28,6 +27,11 @@ from widefield.theories.posterior.nonlinear.stationary import SaddleSearch
 from widefield.theories.posterior.nonlinear.test_inputs import features_of_test_inputs
 from widefield.theories.posterior.problem import Problem, input_kernels_of_test, scaled
 
+# of each question: the default, and the smallest that can be met
+RTOLS = {
+    "posterior": (1e-7, 1e-9), "transition": (1e-7, 1e-12), "tricritical": (1e-4, 1e-12), "landscape": (1e-6, 1e-9),
+}  # fmt: skip
+SAMPLED_RTOLS = {"posterior": 1e-2, "transition": 5e-2}
 USABLE = 1e-3  # error of an order parameter, relative to it, with which a branch is still followed
 USABLE_SAMPLED = 0.2  # the same for sampled branches
 N_REPLICAS = 8  # independent sets of draws behind a sampled instability
@@ -43,19 +47,6 @@ SOLVED_STATES = (Status.success, Status.inaccurate)
 class NonlinearBranches(Branches[Saddle]):
     """Anderson iteration of the saddle map on grids, or on draws beyond four dimensions."""
 
-    default_rtol: ClassVar[Mapping[str, float]] = {
-        "posterior": 1e-7,
-        "transition": 1e-7,
-        "tricritical": 1e-4,
-        "landscape": 1e-6,
-    }
-    smallest_rtol: ClassVar[Mapping[str, float]] = {
-        "posterior": 1e-9,
-        "transition": 1e-12,
-        "tricritical": 1e-12,
-        "landscape": 1e-9,
-    }
-    sampled_rtol: ClassVar[Mapping[str, float]] = {"posterior": 1e-2, "transition": 5e-2}
     temperature_span: ClassVar[tuple[float, int]] = 1e3, 21
 
     problem: Problem
@@ -72,8 +63,8 @@ class NonlinearBranches(Branches[Saddle]):
     @classmethod
     def for_states(cls, problem: Problem, activation: Activation, options: Options) -> "NonlinearBranches":
         """For single states: draws beyond four dimensions, more of them until they are good enough."""
-        rtol = options.relative_tolerance(cls.default_rtol, cls.smallest_rtol)
-        sampling = rtol if options.rtol is not None else cls.sampled_rtol.get(options.question, rtol)
+        rtol = options.relative_tolerance(RTOLS)
+        sampling = rtol if options.rtol is not None else SAMPLED_RTOLS.get(options.question, rtol)
         solver = SaddleOptions(rtol, sampling, options.max_steps, options.paths, options.seed, options.integration)
         judged = options.paths is None or options.rtol is not None
         return cls(problem, SaddleSearch(activation, solver), options.along, rtol, judged)
@@ -81,12 +72,12 @@ class NonlinearBranches(Branches[Saddle]):
     @classmethod
     def for_branches(cls, problem: Problem, activation: Activation, options: Options) -> "NonlinearBranches":
         """For whole branches: one grid family, or the same draws at every factor."""
-        rtol = options.relative_tolerance(cls.default_rtol, cls.smallest_rtol)
+        rtol = options.relative_tolerance(RTOLS)
         if options.paths is None and dimension_of(problem, activation) <= MAX_DIMENSION:
             solved = rtol if options.question == "transition" else SOLVED
             solver = SaddleOptions(solved, max_steps=options.max_steps, integration="quadrature")
             return cls(problem, SaddleSearch(activation, solver), options.along, rtol)
-        rtol = cls.sampled_rtol["transition"] if options.rtol is None else rtol
+        rtol = SAMPLED_RTOLS["transition"] if options.rtol is None else rtol
         solver = SaddleOptions(SOLVED, 1e-2, options.max_steps, options.paths or PATHS, options.seed, "importance")
         search = SaddleSearch(activation, solver)
         return cls(problem, search, options.along, rtol, False, sampled=True, crossing_rtol=1e-5)
