@@ -24,7 +24,7 @@ N_SEARCHES = 6
 UNSTABLE = -1e-8  # Hessian eigenvalues above this count as zero: flat directions are allowed
 CONVERGED = 1e-6  # gradient above which a point is listed last
 BASIN = 0.25  # of the smallest Hessian eigenvalue: closer than this a descent ends in the same minimum
-NEAR = 0.05  # of its square: the gradient at which that can be told
+NEAR = 0.2  # of its square: the gradient at which that can be told
 
 
 @final
