@@ -13,8 +13,9 @@ from tables import met, table
 
 import widefield as wf
 from widefield.solvers import definite
-from widefield.theories.posterior import branches, linear
 from widefield.theories.posterior import problem as core
+from widefield.theories.posterior.linear import free_energy as linear
+from widefield.theories.posterior.linear import stationary
 
 GROWTH = {  # what grows: network, sizes as (samples, depth), what the cost is plotted against, largest exponent allowed
     "tied, P·depth": (wf.RNN, [(12, 8), (24, 8), (48, 8), (96, 8)], lambda p, d: p * d, 3.1),
@@ -22,12 +23,17 @@ GROWTH = {  # what grows: network, sizes as (samples, depth), what the cost is p
     "endpoint DNN, depth": (wf.DNN, [(128, 4), (128, 8), (128, 16), (128, 32)], lambda p, d: d, 1.2),
 }
 POINTS = 50
+CURVE = 14  # cold solves that a curve may cost; 10 of the dearer ones before repeated searches were cut short
+
+
+def question(make: Any, n_samples: int, depth: int, *, sequences: bool = False) -> tuple[wf.Network, wf.Task]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n_samples, depth, 30) if sequences else (n_samples, 2 * n_samples))
+    return make(depth, "linear"), wf.Task(x, 3 * rng.normal(size=n_samples))
 
 
 def problem(make: Any, n_samples: int, depth: int, *, sequences: bool = False) -> core.Problem:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(n_samples, depth, 30) if sequences else (n_samples, 2 * n_samples))
-    return core.problem_of(make(depth, "linear"), wf.Task(x, 3 * rng.normal(size=n_samples)), 0.1)
+    return core.problem_of(*question(make, n_samples, depth, sequences=sequences), 0.1)
 
 
 def measure_growth(name: str) -> list[float]:
@@ -45,10 +51,10 @@ def measure_growth(name: str) -> list[float]:
 
 
 def measure_solver(sequences: bool) -> dict[str, float]:
-    """P = 10, depth 6: the trust region to 1e-11, SciPy until it stalls, and the stability check."""
+    """P = 10, depth 6: the trust region to 1e-11, SciPy until it stalls, the stability check, the public call."""
     with jax.enable_x64(True):
         layout = linear.layout_of(problem(wf.RNN, 10, 6, sequences=sequences))
-        start = branches._start(layout, 0.5, 1.0)
+        start = stationary._start(layout, 0.5, 1.0)
         r = start.shape[-1]
         rows, columns = np.tril_indices(r)
 
@@ -58,7 +64,7 @@ def measure_solver(sequences: bool) -> dict[str, float]:
             value, G = linear.free_energy((C @ C.T)[None], layout)
             return value, (2 * G[0] @ C)[rows, columns]
 
-        ours = partial(definite.minimise, linear.free_energy, start, (layout,), project=linear.unbroken)
+        ours = partial(definite.minimize, linear.free_energy, start, (layout,), project=linear.unbroken)
         found = jax.block_until_ready(ours())
         c = np.linalg.cholesky(start[0])[rows, columns]
         scipys = partial(
@@ -66,7 +72,12 @@ def measure_solver(sequences: bool) -> dict[str, float]:
             method="L-BFGS-B", options={"maxiter": 20000, "maxfun": 50000, "ftol": 0.0, "gtol": 1e-14, "maxcor": 20},
         )  # fmt: skip
         stability = partial(definite.smallest_eigenvalue, linear.free_energy, found.point, (layout,))
-        calls = {"trust region": lambda: jax.block_until_ready(ours()), "scipy": scipys, "stability": stability}
+        net, task = question(wf.RNN, 10, 6, sequences=sequences)
+        public = partial(wf.posterior, net, task, temperature=0.1)
+        calls = {
+            "trust region": lambda: jax.block_until_ready(ours()), "scipy": scipys, "stability": stability,
+            "posterior": public,
+        }  # fmt: skip
         seconds = {name: t["warm_seconds"] for name, t in fresh.times(calls, 5).items()}
         stalled = scipys()
         return seconds | {
@@ -104,9 +115,9 @@ def show(results: dict[str, Any]) -> str:
     solver = []
     for sequences, s in results["solver"].items():
         name = "sequences" if sequences == "True" else "input at state 0"
-        ratio, check = s["scipy"] / s["trust region"], s["stability"] / s["trust region"]
+        ratio, check, public = (s[a] / s["trust region"] for a in ("scipy", "stability", "posterior"))
         row = [name, s["trust region"], f"{s['gradient']:.0e}", s["scipy"], f"{s['scipy gradient']:.0e}", ratio, check]
-        solver.append([*row, met([ratio >= 1, check <= 1, s["gradient"] <= 1e-10])])
+        solver.append([*row, public, met([ratio >= 1, check <= 1, public <= 8, s["gradient"] <= 1e-10])])
     curve = results["curve"]
     cost = curve["curve"] / curve["cold"]
     return "\n\n".join(
@@ -116,13 +127,13 @@ def show(results: dict[str, Any]) -> str:
             ),
             table(
                 "Posterior, P·depth = 60: trust region against L-BFGS-B until it stalls",
-                ["", "s", "gradient", "scipy s", "gradient", "ratio", "check / solve", "met"],
+                ["", "s", "gradient", "scipy s", "gradient", "ratio", "check / solve", "wf.posterior / solve", "met"],
                 solver,
             ),
             table(
                 f"Transition curve of {POINTS} points, all of it, in cold solves of one point",
                 ["", "cold s", "curve s", "ratio", "met"],
-                [["T = 5", curve["cold"], curve["curve"], cost, met([cost <= 10])]],
+                [["T = 5", curve["cold"], curve["curve"], cost, met([cost <= CURVE])]],
             ),
         ]
     )

@@ -31,13 +31,11 @@ from widefield.theories.finite_width import (
 )  # fmt: skip
 from widefield.theories.posterior import (
     Transition,
-    bayes_parameters,
     landscape,
-    perturbation,
     posterior,
-    spectrum,
     transition,
     tricritical,
+    weight_outliers,
 )  # fmt: skip
 from widefield.theories.prior import depth_limit, prior
 from widefield.theories.proportional import loss_exponent, optimal_rate, proportional, rate_sweep, rate_transfer
@@ -60,7 +58,6 @@ __all__ = [
     "Training",
     "Transition",
     "alignment",
-    "bayes_parameters",
     "cka",
     "compare",
     "couplings",
@@ -78,7 +75,6 @@ __all__ = [
     "neuron_density",
     "optimal_rate",
     "parameterization",
-    "perturbation",
     "posterior",
     "prior",
     "proportional",
@@ -88,9 +84,9 @@ __all__ = [
     "regularised_prediction",
     "relative_error",
     "simulate",
-    "spectrum",
     "tasks",
     "transition",
     "tricritical",
+    "weight_outliers",
     "zscore",
 ]

@@ -135,3 +135,8 @@ def quartic_sign(kappa, amplitude="1e-4", digits=50):
 
         a = mp.mpf(amplitude)
         return float((relaxed(a) - relaxed(mp.mpf(0))) / a**4)
+
+
+def eigenvalues(spectrum):
+    """The complex eigenvalues of a `weight_outliers` solution."""
+    return spectrum.eigenvalue_real.values + 1j * spectrum.eigenvalue_imag.values

@@ -9,7 +9,8 @@ import pytest
 
 import widefield as wf
 from widefield.solvers import definite
-from widefield.theories.posterior import linear
+from widefield.theories.posterior.linear import free_energy as linear
+from widefield.theories.posterior.linear import stationary
 from widefield.theories.posterior.problem import problem_of
 
 from .. import contracts
@@ -62,7 +63,7 @@ def test_core_jit_is_plain_and_vmap_is_loop(x64):
 
 
 def test_core_gradient_is_finite_difference(x64):
-    """In the physical parameters by JAX, and in the kernel by the equation of the page."""
+    """In the physical parameters by JAX, and in the kernel by Eq. (posterior.8)."""
     S, layout = point()
     args = layout.problem.readout, layout.problem.temperature, layout.problem.labels
     contracts.assert_gradient_is_difference(lambda v, kappa, y: physical(S, layout, v, kappa, y), *args)
@@ -83,13 +84,11 @@ def test_riemannian_hessian_is_the_second_difference(x64):
     np.testing.assert_allclose(packed @ definite.hessian(linear.free_energy, S, (layout,)) @ packed, second, rtol=1e-6)
 
 
-def test_lanczos_is_the_dense_eigenvalue(x64, monkeypatch):
+def test_lanczos_is_the_dense_eigenvalue(x64):
     S, layout = point(2.0)
     layout = layout._replace(problem=layout.problem._replace(supervised=np.array([4, 5])))
     dense = np.linalg.eigvalsh(definite.hessian(linear.free_energy, S, (layout,)))
-    monkeypatch.setattr(definite, "DENSE", 0)
-    monkeypatch.setattr(definite, "LANCZOS_BLOCK", 10)
-    smallest, direction = definite.smallest_eigenvalue(linear.free_energy, S, (layout,), rtol=1e-8)
+    smallest, direction = definite.smallest_eigenvalue(linear.free_energy, S, (layout,), rtol=1e-8, dense=0, block=10)
     np.testing.assert_allclose(smallest, dense[0], rtol=1e-7)
     np.testing.assert_allclose(np.linalg.norm(direction), 1.0)
 
@@ -149,10 +148,8 @@ def test_a_solve_cut_short_says_so():
 
 def test_a_saddle_is_not_returned_as_a_minimum(monkeypatch):
     """With only the incoherent start left, the Hessian gives it away."""
-    from widefield.theories.posterior import branches
-
-    monkeypatch.setattr(branches, "displaced", lambda found, amount: found.point)
-    monkeypatch.setattr(branches, "_start", lambda layout, rho, growth: np.eye(layout.root.shape[-1])[None])
+    monkeypatch.setattr(stationary.LinearState, "displaced", lambda state, amount: state.point)
+    monkeypatch.setattr(stationary, "_start", lambda layout, rho, growth: np.eye(layout.root.shape[-1])[None])
     task = wf.Task(np.ones((1, 1)), np.full(1, 6.0))
     contracts.assert_fails_loudly(partial(wf.posterior, wf.RNN(3, "linear"), task, temperature=1.0), wf.Status.saddle)
 
@@ -165,6 +162,7 @@ def test_a_saddle_is_not_returned_as_a_minimum(monkeypatch):
         (NET, TASK, {"temperature": np.nan}, "`temperature`"),
         (NET, TASK, {"branch": "both"}, "`branch` must be one of"),
         (NET, TASK, {"method": "guess"}, "`method` must be one of"),
+        (NET, TASK, {"integration": "guess"}, "`integration` must be one of"),
         (NET, TASK, {"rtol": 1e-16}, "`rtol` must lie between"),
         (NET, TASK, {"quantities": "ntk"}, "`quantities` must be one of"),
         (NET, wf.Task(X), {}, "`task` must have labels"),

@@ -60,7 +60,7 @@ def test_the_linear_landscape_is_its_limit():
     [
         (lambda task: wf.landscape(ERF, task, temperature=0.2), "task"),
         (lambda task: wf.tricritical(ERF, task, temperature=0.2), "network"),
-        (lambda task: wf.perturbation(ERF, task, temperature=0.2), "activation"),
+        (lambda task: wf.posterior(ERF, task, temperature=0.2, method="perturbative"), "activation"),
         (lambda task: wf.transition(ERF, task, temperature=0.2, paths=10), "paths"),
     ],
 )

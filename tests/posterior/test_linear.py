@@ -18,7 +18,7 @@ RNG = np.random.default_rng(5)
 
 
 def endpoint(strength, kappa, T=4, make=wf.RNN):
-    """λ and κ̂ of Section 7 as a network, a task and a temperature."""
+    """λ and κ̂ of Eq. (posterior.12) as a network, a task and a temperature."""
     unit = V * W ** (T - 2) * K
     net = make(T - 1, "linear", weight_variance=W, input_variance=U, readout_variance=V)
     return net, wf.Task(X, np.array([np.sqrt(strength * unit)])), kappa * unit

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from widefield.theories.posterior import moments
+from widefield.theories.posterior.nonlinear import moments
 
 SAME = wf.Activation(lambda h: h, name="same")
 

@@ -9,7 +9,7 @@ import scipy.special
 import widefield as wf
 
 from .. import contracts
-from . import saddle_oracle
+from . import oracle, saddle_oracle
 
 ERF = wf.RNN(3, "erf", weight_variance=2.0)
 UNIT = np.ones((1, 1))
@@ -22,7 +22,7 @@ def coherent():
 
 
 def test_erf_is_coherent_at_strong_labels(coherent):
-    """y = 5: Φ12 = 0.19488 on the theory page."""
+    """y = 5: Φ12 = 0.19488, from an independent program."""
     contracts.assert_certified(coherent, "posterior")
     np.testing.assert_allclose(coherent.feature.values[0, 1, 0, 0], 0.19488, atol=1e-5)
     assert coherent.branch == "coherent" and coherent.stability > 0
@@ -44,7 +44,7 @@ def test_the_linear_theory_and_the_general_one_agree():
     """The same linear question by minimisation and by quadrature of the saddle point."""
     net, task = wf.RNN(3, "linear"), wf.Task(UNIT, np.full(1, 2.0))
     exact = wf.posterior(net, task, temperature=1.0)
-    general = wf.posterior(net, task, temperature=1.0, method="quadrature")
+    general = wf.posterior(net, task, temperature=1.0, integration="quadrature")
     for name in ("hidden", "feature", "conjugate", "prediction", "energy", "entropy"):
         scale = np.abs(exact.data[name].values).max()
         np.testing.assert_allclose(general.data[name], exact.data[name], atol=1e-5 * scale, err_msg=name)
@@ -56,8 +56,8 @@ def test_fixed_draws_come_with_their_errors():
     task = wf.Task(rng.normal(size=(2, 3)), np.array([0.5, -0.5]), x_test=rng.normal(size=(1, 3)))
     solution = wf.posterior(wf.DNN(3, "tanh"), task, temperature=0.5, paths=1 << 13, seed=1)
     certificate = solution.certificate
-    assert certificate.diagnostics["method"] == "importance" and certificate.seed == 1
-    assert certificate.tolerance is None and 0.3 < certificate.diagnostics["fresh_deviation"] < 3
+    assert certificate.diagnostics["integration"] == "importance" and certificate.seed == 1
+    assert certificate.tolerance is None and 0.3 < certificate.checks["fresh_deviation"].value < 3
     for name in ("hidden", "feature", "prediction", "test_prediction"):
         assert np.all(solution.data[f"{name}_stderr"].values >= 0), name
     unsupervised = solution.prediction.values[:2]
@@ -70,7 +70,7 @@ def test_draws_that_miss_the_tolerance_say_so():
     contracts.assert_fails_loudly(call, wf.Status.inaccurate)
 
 
-def test_a_density_that_does_not_normalise_says_so():
+def test_a_density_that_does_not_normalize_says_so():
     """h² pulls harder than any Gaussian holds."""
     call = partial(wf.posterior, wf.DNN(1, "quadratic"), wf.Task(UNIT, np.full(1, 50.0)), temperature=0.1)
     partial_solution = contracts.assert_fails_loudly(call, wf.Status.diverged)
@@ -80,7 +80,7 @@ def test_a_density_that_does_not_normalise_says_so():
 # Spectra of the recurrent weights.
 
 
-def test_the_outlier_of_erf_networks_matches_brute_force(coherent):
+def test_the_outlier_of_erf_networks_matches_brute_force(coherent, tmp_path):
     """W maps φ(h^t) to h^{t+1}: eigenvalues of <φφᵀ>⁻¹<φ h₊ᵀ> over the first two states, from a plain grid."""
     one = lambda name: coherent.data[name].values[..., 0, 0]  # noqa: E731
     K = np.pad(2.0 * one("feature")[:2, :2], ((1, 0), (1, 0)))
@@ -88,19 +88,22 @@ def test_the_outlier_of_erf_networks_matches_brute_force(coherent):
     cross = saddle_oracle.cross_three(scipy.special.erf, K, one("conjugate"))
     exact = np.linalg.eigvals(np.linalg.solve(one("feature")[:2, :2], cross[:2, 1:]))
     exact = exact[np.argsort(-np.abs(exact))]
-    found = wf.spectrum(coherent)
-    np.testing.assert_allclose(found.eigenvalues, exact, atol=1e-6)
-    assert len(found.outliers) == 1 and found.radius == np.sqrt(2.0) and np.all(found.stderr == 0)
+    found = wf.weight_outliers(coherent)
+    np.testing.assert_allclose(oracle.eigenvalues(found), exact, atol=1e-6)
+    assert found.outlier.sum() == 1 and found.radius == np.sqrt(2.0) and np.all(found.eigenvalue_stderr == 0)
+    assert found.certificate.theory == "weight_outliers" and found.certificate.checks["features"].value < 1
+    back = wf.load(found.save(tmp_path / "outliers.nc"))
+    assert back.data.identical(found.data) and back.certificate == found.certificate
 
 
 def test_the_spectrum_needs_what_it_reads(coherent):
     from dataclasses import replace
 
     with pytest.raises(ValueError, match="`solution` must have the fields"):
-        wf.spectrum(replace(coherent, data=coherent.data.drop_vars("feature")))
+        wf.weight_outliers(replace(coherent, data=coherent.data.drop_vars("feature")))
     off = coherent.data.assign(feature=1.01 * coherent.feature)
     with pytest.raises(ValueError, match="`solution` must be converged"):
-        wf.spectrum(replace(coherent, data=off))
+        wf.weight_outliers(replace(coherent, data=off))
 
 
 @pytest.mark.full
@@ -109,14 +112,16 @@ def test_the_spectrum_of_the_linear_theory_and_of_the_general_one_agree():
     task = wf.Task(UNIT, np.full(1, np.sqrt(14.0)))
     exact, general = (wf.posterior(wf.RNN(3, phi), task, temperature=1.0) for phi in ("linear", same))
     assert general.branch == exact.branch == "coherent"
-    np.testing.assert_allclose(wf.spectrum(general).eigenvalues, wf.spectrum(exact).eigenvalues, rtol=1e-6)
+    np.testing.assert_allclose(
+        *(oracle.eigenvalues(wf.weight_outliers(solution)) for solution in (general, exact)), rtol=1e-6
+    )
 
 
 @pytest.mark.full
 def test_sampled_spectra_come_with_their_errors():
     """Two orthogonal samples of which one has no label: that of the other alone, from six dimensions of draws."""
-    alone = wf.spectrum(wf.posterior(ERF, wf.Task(UNIT, np.full(1, 8.0)), temperature=0.2)).eigenvalues[0]
+    alone = wf.weight_outliers(wf.posterior(ERF, wf.Task(UNIT, np.full(1, 8.0)), temperature=0.2)).eigenvalue_real[0]
     task = wf.Task(np.sqrt(2) * np.eye(2), np.array([8.0, 0.0]))
-    found = wf.spectrum(wf.posterior(ERF, task, temperature=0.2, paths=1 << 16))
-    assert 0 < found.stderr[0] < 0.05
-    assert abs(found.eigenvalues[0] - alone) < 5 * found.stderr[0]
+    found = wf.weight_outliers(wf.posterior(ERF, task, temperature=0.2, paths=1 << 16))
+    assert 0 < found.eigenvalue_stderr[0] < 0.05
+    assert abs(found.eigenvalue_real[0] - alone) < 5 * found.eigenvalue_stderr[0]

@@ -12,10 +12,11 @@ import scipy.special
 
 import widefield as wf
 from widefield.answer.certificate import Status
-from widefield.theories.posterior import linearised, moments, saddle
-from widefield.theories.posterior.nonlinear import solve_saddle
-from widefield.theories.posterior.problem import drive_between, predict, problem_of
-from widefield.theories.posterior.unseen import unseen_features
+from widefield.solvers.linearization import linearize
+from widefield.theories.posterior.nonlinear import moments, saddle_map
+from widefield.theories.posterior.nonlinear.saddle import SaddleOptions, solve_saddle
+from widefield.theories.posterior.nonlinear.test_inputs import features_of_test_inputs
+from widefield.theories.posterior.problem import input_kernel_between, odd_lags, predict, problem_of
 
 from .saddle_oracle import depth_one, depth_two
 
@@ -29,10 +30,10 @@ def question(activation, y, *, depth=3, make=wf.RNN, x=None, kappa=0.2, **networ
     return net, problem_of(net, wf.Task(np.ones((1, 1)) if x is None else x, y), kappa)
 
 
-def solve(activation, y, *, start=None, sector="full", method="auto", seed=0, n_paths=None, rtol=1e-7, **asked):
+def solve(activation, y, *, start=None, sector="full", integration="auto", seed=0, n_paths=None, **asked):
     net, problem = question(activation, y, **asked)
-    options = {"start": start, "sector": sector, "method": method, "seed": seed, "n_paths": n_paths, "rtol": rtol}
-    return solve_saddle(problem, net.activation, **options)
+    options = SaddleOptions(integration=integration, seed=seed, n_paths=n_paths)
+    return solve_saddle(problem, net.activation, options, start=start, sector=sector)
 
 
 @lru_cache
@@ -44,12 +45,12 @@ def erf_at(y):
 def coherent_start(problem, activation, rho=0.5):
     """R_t ρ^|t−t'| R_t' with the prior's roots, for one sample."""
     with jax.enable_x64(True):
-        prior = saddle.prior_state(problem, activation)
+        prior = saddle_map.prior_state(problem, activation)
     lag = rho ** np.abs(np.subtract.outer(*[np.arange(problem.depth)] * 2))
     return tuple(np.sqrt(np.outer(np.diag(m), np.diag(m))) * lag for m in prior)
 
 
-# Linear networks: Section 7 of the theory page.
+# Linear networks: Eqs. (posterior.12), (posterior.13).
 
 
 def incoherent(lam, kappa):
@@ -68,8 +69,8 @@ def test_linear_incoherent_branch(lam):
     if lam == 10.125:
         np.testing.assert_allclose([found.mu, found.mu_odd], 1.0, atol=1e-6)
         with jax.enable_x64(True):
-            state = saddle.State(jnp.asarray(found.feature), jnp.asarray(found.hidden))
-            matrix = linearised.linearise(found.saddle_map, found.saddle_map.pack(state)).matrix
+            state = saddle_map.State(jnp.asarray(found.feature), jnp.asarray(found.hidden))
+            matrix = linearize(found.saddle_map, found.saddle_map.pack(state)).matrix
         assert np.linalg.eigvals(matrix).real.min() < -3, "plain iteration diverges here"
 
 
@@ -99,7 +100,7 @@ def test_linear_coherent_branch():
 
 
 def test_erf_instability_is_where_published():
-    """μ = 1 in the odd-lag sector at y_c = 4.2554; the page prints 4.2550."""
+    """μ = 1 in the odd-lag sector at y_c = 4.2554, from an independent program."""
     low, high = (erf_at(y).mu_odd - 1 for y in (4.2550, 4.26))
     assert low < 0 < high
     assert abs(4.2550 - low * 0.005 / (high - low) - 4.2554) < 1e-4
@@ -116,7 +117,7 @@ def test_erf_coherent_state_is_the_published_one():
 
 @pytest.mark.full
 def test_erf_transition_is_second_order():
-    """Φ12² = 0.0587 (y − y_c) on the page; here 0.0588 at y − y_c = 0.045, and the ratio hardly moves with y."""
+    """Φ12² = 0.0587 (y − y_c) by an independent program; here 0.0588 at y − y_c = 0.045, and the ratio hardly moves with y."""
     ratios, start = [], None
     for y in (4.4, 4.35, 4.3):
         net, problem = question("erf", y, **ERF)
@@ -148,19 +149,17 @@ def test_even_sector_needs_the_symmetry():
         solve("relu", 1.0, sector="even")
 
 
-def test_the_matrix_free_derivative_is_the_dense_one(monkeypatch):
+def test_the_matrix_free_derivative_is_the_dense_one():
     """Arnoldi and GMRES, which take over beyond `DENSE` unknowns, on a map that is small enough for both."""
     found = erf_at(5.0)
     right = np.random.default_rng(0).normal(size=(2, 12))
     with jax.enable_x64(True):
         coarse = moments.grid(3, 0.5, 6.0, True, "saturated")
         m = eqx.tree_at(lambda m: m.nodes, found.saddle_map, coarse)
-    odd = np.tile(saddle.odd_lags(m.problem)[m.rows, m.columns], 2)
+    odd = np.tile(odd_lags(m.problem)[m.rows, m.columns], 2)
     with jax.enable_x64(True):
-        vector = m.pack(saddle.State(jnp.asarray(found.feature), jnp.asarray(found.hidden)))
-        dense = linearised.linearise(m, vector)
-        monkeypatch.setattr(linearised, "DENSE", 0)
-        free = linearised.linearise(m, vector)
+        vector = m.pack(saddle_map.State(jnp.asarray(found.feature), jnp.asarray(found.hidden)))
+        dense, free = linearize(m, vector), linearize(m, vector, dense=0)
         assert dense.matrix is not None and free.matrix is None
         for among in (None, odd, ~odd):
             np.testing.assert_allclose(free.leading(among), dense.leading(among), atol=1e-6)
@@ -265,7 +264,7 @@ def test_relu_without_a_density_is_flagged():
     """From a state where K⁻¹ − 2Φ̃ is not positive on the positive orthant nothing is returned as a result."""
     net, problem = question("relu", 4.0, depth=2, kappa=0.05)
     with jax.enable_x64(True):
-        prior = saddle.prior_state(problem, net.activation)
+        prior = saddle_map.prior_state(problem, net.activation)
     found = solve_saddle(problem, net.activation, start=prior)
     assert found.status is Status.diverged
     assert np.isnan(found.free_energy)
@@ -284,7 +283,7 @@ def test_growth_is_copositivity(pattern):
     with jax.enable_x64(True):
         conjugate = jnp.array([[0.1, 0.3 * pattern[1]], [0.3 * pattern[1], 0.1]])
         density = moments.Density(jnp.eye(2), jnp.eye(2), conjugate)
-        value = float(saddle.growth(wf.RNN(2, "relu").activation, density))
+        value = float(saddle_map.growth(wf.RNN(2, "relu").activation, density))
     np.testing.assert_allclose(value, 0.4 if pattern == (1, 1) else 0.1, rtol=1e-6)
 
 
@@ -294,9 +293,9 @@ def test_growth_is_copositivity(pattern):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_importance_sampling_covers_quadrature(seed):
     """Errors reported by the draws cover the difference from quadrature, amplified where μ is close to 1."""
-    found = solve("erf", 3.0, method="importance", n_paths=1 << 16, seed=seed, sector="even", **ERF)
+    found = solve("erf", 3.0, integration="importance", n_paths=1 << 16, seed=seed, sector="even", **ERF)
     truth = erf_at(3.0)
-    assert found.status is Status.success and found.method == "importance"
+    assert found.status is Status.success and found.integration == "importance"
     even = np.array([[0, 0], [1, 1], [2, 2], [0, 2]]).T
     for name in ("feature", "hidden"):
         gap = np.abs(getattr(found, name) - getattr(truth, name))[*even]
@@ -313,7 +312,8 @@ def test_errors_grow_close_to_the_transition():
     """At y = 5 10⁵ draws leave Φ12 off by 40 % with a residual of zero: the reported error must say so."""
     net, problem = question("erf", 5.0, **ERF)
     start = coherent_start(problem, net.activation)
-    found = solve_saddle(problem, net.activation, start=start, method="importance", n_paths=1 << 16, seed=3)
+    options = SaddleOptions(integration="importance", n_paths=1 << 16, seed=3)
+    found = solve_saddle(problem, net.activation, options, start=start)
     gap = abs(abs(found.feature[0, 1]) - 0.194882)
     assert gap <= 5 * found.feature_stderr[0, 1]
     assert found.feature_stderr[0, 1] > 3e-3
@@ -326,17 +326,15 @@ def test_two_samples_and_test_points():
     x, y = np.random.default_rng(0).normal(size=(2, 3)), np.array([1.5, -1.0])
     net = wf.RNN(3, "erf", weight_variance=2.0)
     problem = problem_of(net, wf.Task(x, y), 0.2)
-    found = solve_saddle(problem, net.activation, sampling_rtol=5e-2)
-    assert found.method == "importance" and found.status is Status.success
+    found = solve_saddle(problem, net.activation, SaddleOptions(sampling_rtol=5e-2))
+    assert found.integration == "importance" and found.status is Status.success
     assert found.deviation < 2.5 and found.error < 5e-2 and found.ess > 0.3
     test = np.stack([x[0], -x[1]])[:, None]
-    drives = drive_between(net, test, x[:, None]), drive_between(net, test, test)
-    unseen = unseen_features(problem, net.activation, found, *drives, pairs=True)
+    kernels = input_kernel_between(net, test, x[:, None]), input_kernel_between(net, test, test)
+    features = features_of_test_inputs(problem, net.activation, found, *kernels)
     sign = np.tile([1, -1], 3)
-    np.testing.assert_allclose(unseen.cross, found.feature * sign[:, None], atol=1e-6)
-    np.testing.assert_allclose(unseen.second_moment, np.diag(found.feature), atol=1e-6)
-    limit = 6 * np.hypot(unseen.pairs_stderr, found.feature_stderr) + 1e-6
-    assert np.all(np.abs(unseen.pairs - found.feature * np.outer(sign, sign)) <= limit)
+    np.testing.assert_allclose(features.cross, found.feature * sign[:, None], atol=1e-6)
+    np.testing.assert_allclose(features.second_moment, np.diag(found.feature), atol=1e-6)
 
 
 def test_test_points_match_draws():
@@ -345,21 +343,24 @@ def test_test_points_match_draws():
     net = wf.RNN(1, "relu")
     problem = problem_of(net, wf.Task(x, np.array([1.5])), 0.5)
     found = solve_saddle(problem, net.activation)
-    drives = drive_between(net, test[:, None], x[:, None]), drive_between(net, test[:, None], test[:, None])
-    unseen = unseen_features(problem, net.activation, found, *drives)
+    kernels = (
+        input_kernel_between(net, test[:, None], x[:, None]),
+        input_kernel_between(net, test[:, None], test[:, None]),
+    )
+    features = features_of_test_inputs(problem, net.activation, found, *kernels)
     K = np.array([[x[0] @ x[0], x[0] @ test[0]], [x[0] @ test[0], test[0] @ test[0]]]) / 2
     h = np.random.default_rng(1).multivariate_normal(np.zeros(2), K, size=400_000)
     phi = np.maximum(h, 0)
     weight = np.exp(found.conjugate[0, 0] * phi[:, 0] ** 2)
     exact, scale = np.average(phi[:, 0] * phi[:, 1], weights=weight), np.average(phi[:, 1] ** 2, weights=weight)
-    np.testing.assert_allclose([unseen.cross[0, 0], unseen.second_moment[0]], [exact, scale], rtol=0.03)
+    np.testing.assert_allclose([features.cross[0, 0], features.second_moment[0]], [exact, scale], rtol=0.03)
 
 
 @pytest.mark.full
 def test_annealed_draws_agree_with_quadrature():
-    found = solve("erf", 3.0, method="mcmc", n_paths=1 << 17, sector="even", **ERF)
+    found = solve("erf", 3.0, integration="annealed", n_paths=1 << 17, sector="even", **ERF)
     truth = erf_at(3.0)
-    assert found.method == "mcmc" and found.status is Status.success
+    assert found.integration == "annealed" and found.status is Status.success
     gap = np.abs(found.feature - truth.feature)[[0, 1, 2], [0, 1, 2]]
     assert np.all(gap <= 5 * np.diag(found.feature_stderr))
     assert abs(found.free_energy - truth.free_energy) < 5 * found.free_energy_stderr
@@ -372,8 +373,10 @@ def test_annealed_draws_agree_with_quadrature():
 def test_the_map_is_pure_and_differentiable():
     with jax.enable_x64(True):
         net, problem = question("erf", 2.0, depth=2, **ERF)
-        prior = saddle.prior_state(problem, net.activation)
-        m = saddle.saddle_map(problem, net.activation, moments.grid(2, 0.3, 7.0, True), prior, np.ones((2, 2), bool))
+        prior = saddle_map.prior_state(problem, net.activation)
+        m = saddle_map.saddle_map(
+            problem, net.activation, moments.grid(2, 0.3, 7.0, True), prior, np.ones((2, 2), bool)
+        )
         v = m.pack(prior) * 1.1
         compiled = jax.jit(lambda v: m(v))
         np.testing.assert_allclose(compiled(v), m(v), atol=1e-13)
@@ -386,6 +389,6 @@ def test_the_map_is_pure_and_differentiable():
 
 def test_running_out_of_steps_is_not_success():
     net, problem = question("relu", 1.5, depth=1, x=np.array([[1.0, 0.5]]), kappa=0.5)
-    found = solve_saddle(problem, net.activation, max_steps=2)
+    found = solve_saddle(problem, net.activation, SaddleOptions(max_steps=2))
     assert found.status is not Status.success
     assert found.error == np.inf

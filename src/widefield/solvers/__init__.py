@@ -1,1 +1,1 @@
-"""Numerical methods without physics: minimisation, fixed points, continuation."""
+"""Numerical methods without physics: minimization, fixed points, Newton, continuation, extrapolation."""

@@ -36,7 +36,7 @@ class AndersonSolver(optx.AbstractFixedPointSolver):
     r"""Anderson acceleration with memory, mixing and retreat from iterates where the map is not finite.
 
     ``damping`` is the mixing β in (0, 1]: 1 trusts the map, small values survive its overshooting. Least squares on
-    normalised differences, by QR, with a Tikhonov term of ``regularisation`` relative to each column.
+    normalized differences, by QR, with a Tikhonov term of ``regularization`` relative to each column.
 
     Stops where the *undamped* residual :math:`|f(y) - y| \le` atol + rtol·|f(y)| in ``norm``, and returns the very
     iterate that was tested. A map value that is not finite sends the iterate half way back to the last good one; after
@@ -48,7 +48,7 @@ class AndersonSolver(optx.AbstractFixedPointSolver):
     memory: int = 6
     damping: float = 1.0
     norm: Callable[[PyTree], Array] = optx.max_norm
-    regularisation: float = 1e-9
+    regularization: float = 1e-9
 
     def __check_init__(self) -> None:
         if self.memory < 1:
@@ -99,7 +99,7 @@ class AndersonSolver(optx.AbstractFixedPointSolver):
         size = jnp.linalg.norm(state.changes, axis=1)
         unit = jnp.where(size > 0, size, 1)[:, None]
         steps, changes = state.steps / unit, state.changes / unit
-        ridge = self.regularisation * jnp.eye(self.memory, dtype=changes.dtype)
+        ridge = self.regularization * jnp.eye(self.memory, dtype=changes.dtype)
         target = jnp.concatenate([state.residual, jnp.zeros(self.memory, changes.dtype)])
         q, r = jnp.linalg.qr(jnp.concatenate([changes.T, ridge]))
         gamma = jax.scipy.linalg.solve_triangular(r, q.T @ target)

@@ -1,11 +1,11 @@
-r"""Minimisation over positive definite matrices: a Riemannian trust region, and how stable what it found is.
+r"""Minimization over positive definite matrices: a Riemannian trust region, and how stable its minima are.
 
 A point is a stack :math:`S` (block, n, n). Near it, :math:`S(E) = L(1 + E + \tfrac12E^2)L^{\!T}` with
 :math:`S = LL^{\!T}` and symmetric :math:`E`; this never leaves the positive definite matrices and is a geodesic to
 second order, so that Newton's method in :math:`E` knows the curvature of the space. Units of the point drop out: the
 gradient :math:`L^{\!T}GL` and the Hessian's eigenvalues do not change under :math:`S \to ASA^{\!T}`.
 
-A function to minimise is ``function(S, *args) -> (value, G)`` with the symmetric gradient :math:`G = dF/dS`; Hessian
+A function to minimize is ``function(S, *args) -> (value, G)`` with the symmetric gradient :math:`G = dF/dS`; Hessian
 products are its derivative. ``project(E, *args)`` restricts the search to a linear sector that holds the start.
 """
 
@@ -138,8 +138,8 @@ def _step(product: Callable, g, radius, max_products):
     return E, -0.5 * _dot(E, g + r), n  # r = g + HE
 
 
-@partial(jax.jit, static_argnames=("function", "project", "max_steps", "max_products"))
-def minimise(
+@partial(jax.jit, static_argnames=("function", "project", "max_products"))
+def minimize(
     function: Callable,
     start: Stack,
     args: tuple = (),
@@ -220,25 +220,33 @@ def _lanczos(function, S, args, basis, tridiagonal, n_more, first):
     return jax.lax.fori_loop(first, first + n_more, grow, (basis, tridiagonal))
 
 
-def smallest_eigenvalue(function: Callable, S: Stack, args: tuple = (), *, rtol: float = 1e-2) -> tuple[float, Array]:
+def smallest_eigenvalue(
+    function: Callable,
+    S: Stack,
+    args: tuple = (),
+    *,
+    rtol: float = 1e-2,
+    dense: int = DENSE,
+    block: int = LANCZOS_BLOCK,
+) -> tuple[float, Array]:
     """The smallest eigenvalue of the Riemannian Hessian and its direction E; a minimum has none below zero.
 
     Method: dense for few unknowns, otherwise Lanczos until the error bound is ``rtol`` of the eigenvalue or 1e-6 of the
-    largest one. Its vectors are not orthogonalised again: that makes copies of eigenvalues, not wrong ones.
+    largest one. Its vectors are not orthogonalized again: that makes copies of eigenvalues, not wrong ones.
     """
     n = S.shape[0] * S.shape[1] * (S.shape[1] + 1) // 2
     if n == 0:
         return np.inf, np.zeros(S.shape)
-    if n <= DENSE:
+    if n <= dense:
         values, vectors = np.linalg.eigh(np.asarray(hessian(function, S, args)))
         return float(values[0]), np.asarray(_unpack(jnp.asarray(vectors[:, 0]), S.shape))
-    size = min(n - 1, MAX_LANCZOS) // LANCZOS_BLOCK * LANCZOS_BLOCK
+    size = min(n - 1, MAX_LANCZOS) // block * block
     first = np.random.default_rng(0).normal(size=n)
     basis = jnp.zeros((size + 1, n)).at[0].set(first / np.linalg.norm(first))
     tridiagonal = jnp.zeros(size), jnp.zeros(size)
-    for k in range(0, size, LANCZOS_BLOCK):
-        basis, tridiagonal = _lanczos(function, S, args, basis, tridiagonal, LANCZOS_BLOCK, k)
-        m = k + LANCZOS_BLOCK
+    for k in range(0, size, block):
+        basis, tridiagonal = _lanczos(function, S, args, basis, tridiagonal, block, k)
+        m = k + block
         diagonal, beside = (np.asarray(t)[:m] for t in tridiagonal)
         values, vectors = scipy.linalg.eigh_tridiagonal(diagonal, beside[:-1])
         bound = beside[-1] * abs(vectors[-1, 0])

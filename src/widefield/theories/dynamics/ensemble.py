@@ -7,7 +7,7 @@ import numpy as np
 
 from widefield.answer.certificate import Status
 from widefield.answer.progress import bar
-from widefield.solvers import richardson
+from widefield.solvers import extrapolation
 from widefield.theories.dynamics import observables
 from widefield.theories.dynamics.answer import Answer, Estimate, over_batches, widened
 from widefield.theories.dynamics.lazy import lazy
@@ -249,10 +249,10 @@ def _limit(problem: Problem, answers: list[Answer]) -> Answer:
     last = answers[-1]
 
     def limit(levels: list[Estimate]) -> Estimate:
-        return Estimate(richardson.extrapolate([level.value for level in levels])[0], levels[-1].stderr)
+        return Estimate(extrapolation.extrapolate([level.value for level in levels])[0], levels[-1].stderr)
 
     outputs = [answer.prediction.value[:, list(problem.readouts)] for answer in answers]
-    found, change = richardson.extrapolate(outputs)
+    found, change = extrapolation.extrapolate(outputs)
     ntk = [answer.ntk for answer in answers if answer.ntk is not None]
     return replace(
         last, prediction=limit([answer.prediction for answer in answers]), loss=limit([answer.loss for answer in answers]),

@@ -1,22 +1,9 @@
 """Bayesian training of wide networks: kernels, transitions, spectra."""
 
-from widefield.theories.posterior.landscape import landscape
-from widefield.theories.posterior.parameters import BayesParameters, bayes_parameters
-from widefield.theories.posterior.perturbation import perturbation
+from widefield.theories.posterior.derived.weight_outliers import weight_outliers
 from widefield.theories.posterior.solve import posterior
-from widefield.theories.posterior.spectrum import Spectrum, spectrum
-from widefield.theories.posterior.transition import Transition, transition
-from widefield.theories.posterior.tricritical import tricritical
+from widefield.theories.posterior.transitions.landscape import landscape
+from widefield.theories.posterior.transitions.transition import Transition, transition
+from widefield.theories.posterior.transitions.tricritical import tricritical
 
-__all__ = [
-    "BayesParameters",
-    "Spectrum",
-    "Transition",
-    "bayes_parameters",
-    "landscape",
-    "perturbation",
-    "posterior",
-    "spectrum",
-    "transition",
-    "tricritical",
-]
+__all__ = ["Transition", "landscape", "posterior", "transition", "tricritical", "weight_outliers"]

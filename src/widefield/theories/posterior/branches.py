@@ -1,53 +1,215 @@
-r"""The stationary points of a linear network's free energy, by branch.
+r"""The interface of a branch: what a transition, a landscape or a posterior needs to know of stationary states.
 
 With tied weights, an input that drives states of one parity and labels on states of one parity, :math:`W \to -W` is a
-symmetry. The *incoherent* point has no odd lags; it is stationary at every label strength, so a vanishing gradient says
-nothing. It is found as the minimum within the kernels without odd lags, and its stability is that of the whole space.
-*Coherent* points have correlations between adjacent states.
+symmetry. The *incoherent* state has no correlations at odd lags and is stationary at every label strength, so that a
+vanishing gradient says nothing; *coherent* states have correlations between adjacent states. Linear networks
+(`linear.branches`) and all others (`nonlinear.branches`) find, follow and judge both in their own way.
 """
 
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from widefield.solvers import definite
-from widefield.theories.posterior import linear
+from widefield.answer.certificate import Check, Status
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.theories.posterior.problem import Problem, by_state
 
+ALONG = ("labels", "temperature")
+INTEGRATIONS = ("auto", "quadrature", "importance", "annealed")
 COHERENT = 1e-6  # adjacent-state correlation from which a branch is called coherent
-N_SEARCHES = 6
-UNSTABLE = -1e-8  # Hessian eigenvalues above this count as zero: flat directions are allowed
+Advance = Callable[[int], object]
 
 
-class Stationary(NamedTuple):
-    """One stationary point: coordinates, kernel (node, node_), free energy, and how good and how stable it is."""
+@dataclass(frozen=True)
+class Options:
+    """What was asked for, as the public calls take it; ``question`` is the name of the call, which sets the defaults."""
 
-    layout: linear.Layout
-    point: np.ndarray
-    kernel: np.ndarray
+    question: str
+    rtol: float | None
+    max_steps: int
+    along: str = "labels"
+    integration: str = "auto"
+    paths: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        checks.integer("max_steps", self.max_steps, 1)
+        checks.choice("along", self.along, ALONG)
+        checks.choice("integration", self.integration, INTEGRATIONS)
+        checks.integer("seed", self.seed, 0)
+        if self.paths is not None:
+            checks.integer("paths", self.paths, 1024)
+
+    def relative_tolerance(self, rtols: Mapping[str, tuple[float, float]]) -> float:
+        """What was asked, or the default of the question; ``rtols`` has that and the smallest that can be met."""
+        default, smallest = rtols[self.question]
+        return default if self.rtol is None else checks.tolerance("rtol", self.rtol, smallest)
+
+
+class StationaryState(ABC):
+    """A stationary point of the free energy; matrices over nodes (state, sample), state-major.
+
+    ``residual`` is that of the equations that were solved, ``stability`` is zero where the state turns unstable.
+    """
+
+    problem: Problem
+    hidden: np.ndarray
+    feature: np.ndarray
     free_energy: float
-    gradient: float
+    residual: float
+    error: float
     stability: float
     steps: int
 
     @property
-    def problem(self) -> Problem:
-        return self.layout.problem
+    @abstractmethod
+    def branch(self) -> str:
+        """``"coherent"`` where adjacent states are correlated, otherwise ``"incoherent"``."""
+
+
+S = TypeVar("S", bound=StationaryState)
+
+
+class Judged(NamedTuple):
+    """A state put back into its equations: its conjugate field, the parts of its free energy, and what they are worth.
+
+    ``unstable`` is how negative a stability still counts as zero.
+    """
+
+    conjugate: np.ndarray
+    energy: float
+    entropy: float
+    checks: dict[str, Check]
+    failure: Status | None
+    diagnostics: dict[str, Any]
+    unstable: float
+    feature_stderr: np.ndarray | None = None
+    hidden_stderr: np.ndarray | None = None
+
+
+class ConditionalFeatures(NamedTuple):
+    """Features (test node, training node) of inputs that were not trained on, with standard errors where drawn."""
+
+    feature: np.ndarray
+    stderr: np.ndarray | None = None
+
+
+class GrowthLaw(NamedTuple, Generic[S]):
+    """How the coherent branch leaves the incoherent one; ``guess`` gives starts on it, ``lost`` says what was not reached."""
+
+    order: str | None
+    exponent: float | None = None
+    prefactor: float | None = None
+    spinodal: float | None = None
+    equal_free_energy: float | None = None
+    guess: Callable[[float, S], S | None] = lambda factor, near: None
+    lost: tuple[str, ...] = ()
+
+
+class LandscapePoint(NamedTuple):
+    """The best state at one value of the correlation; ``stable`` where nothing but that correlation is unstable."""
+
+    hidden: np.ndarray
+    feature: np.ndarray
+    free_energy: float
+    field: float
+    residual: float
+    error: float
+    stable: bool = True
+
+
+class Branches(ABC, Generic[S]):
+    """The stationary states of one problem, and its two branches as functions of a factor on the labels or temperature.
+
+    ``rtol`` is what states are solved to, ``crossing_rtol`` what factors are found to, ``reach`` how far factors are
+    searched, ``temperature_span`` how far temperatures are for a tricritical point, and in how many steps, ``quartic_rtol``
+    to what; ``seconds`` is how long one search takes at most. States of ``sampled`` branches come from the same draws at
+    every factor, so that a branch is a smooth function of it.
+    """
+
+    temperature_span: ClassVar[tuple[float, int]]
+    problem: Problem
+    along: str
+    rtol: float
+    crossing_rtol: float
+    reach: float
+    sampled: bool
+    seconds: float
+    n_searches: int
 
     @property
-    def branch(self) -> str:
-        return "coherent" if adjacent_correlation(self.problem, self.kernel) > COHERENT else "incoherent"
+    @abstractmethod
+    def quartic_rtol(self) -> float:
+        """To what the temperature of a tricritical point is sought."""
 
+    @property
+    @abstractmethod
+    def symmetric(self) -> bool:
+        """Whether W → −W is a symmetry that a coherent state breaks."""
 
-def is_symmetric(problem: Problem) -> bool:
-    """Whether W → −W is a symmetry: inputs and labels join no states of odd distance, weights are tied."""
-    labels = linear.all_labels(problem)
-    sign = linear.parity(problem)
-    odd = sign[:, None] * sign < 0
-    tied = np.any(problem.weight != np.diag(np.diagonal(problem.weight)))
-    return bool(tied and not np.any(problem.drive[odd]) and not np.any((labels @ labels.T)[odd]))
+    @abstractmethod
+    def stationary_states(self, advance: Advance) -> list[S]:
+        """States from several starts, the lowest free energy first, those that did not converge last."""
+
+    @abstractmethod
+    def judge(self, state: S) -> Judged:
+        """The state put back into its equations."""
+
+    @abstractmethod
+    def test_features(self, state: S, network: Network, task: Task) -> ConditionalFeatures:
+        """Features of the test inputs given the trained ones."""
+
+    @abstractmethod
+    def reached(self, state: S) -> bool:
+        """Whether the state solves its equations well enough for its branch to be followed."""
+
+    @abstractmethod
+    def incoherent(self, factor: float, start: S | None = None) -> S:
+        """The state without odd lags, from the random network or from a state nearby."""
+
+    @abstractmethod
+    def coherent(self, factor: float, start: S) -> S | None:
+        """The coherent state that is reached from ``start``, None where there is none."""
+
+    @abstractmethod
+    def growth_law(self, critical: float, state: S) -> GrowthLaw[S]:
+        """Order, exponent and the other points of the transition whose instability has this incoherent ``state``."""
+
+    @abstractmethod
+    def quartic(self, critical: float, state: S) -> tuple[float, float]:
+        """A number with the sign of Landau's quartic coefficient at the instability, and its error."""
+
+    @abstractmethod
+    def at_temperature(self, temperature: float) -> "Branches[S]":
+        """The same problem at another temperature."""
+
+    @abstractmethod
+    def replicas(self, critical: float, state: S) -> np.ndarray:
+        """The instability from independent sets of draws; those of deterministic branches are all the same one."""
+
+    @abstractmethod
+    def landscape(self, pair: tuple[int, int], values: np.ndarray, advance: Advance) -> list[LandscapePoint | None]:
+        """The best state at each value of the correlation of a pair of states, None where a path ended before."""
+
+    def stability(self, factor: float, start: S | None) -> tuple[float, S]:
+        """Of the incoherent state, NaN where it was not reached; what `solvers.continuation` evaluates."""
+        state = self.incoherent(factor, start)
+        return (state.stability if self.reached(state) else np.nan), state
+
+    @property
+    def side(self) -> int:
+        """The side of the instability on which networks are coherent: 1 for larger factors."""
+        return 1 if self.along == "labels" else -1
+
+    @property
+    def power(self) -> int:
+        """λ is the varied quantity, but the square of the labels."""
+        return 2 if self.along == "labels" else 1
 
 
 def adjacent_correlation(problem: Problem, kernel: np.ndarray, scale: np.ndarray | None = None) -> float:
@@ -61,78 +223,10 @@ def adjacent_correlation(problem: Problem, kernel: np.ndarray, scale: np.ndarray
     return float(max((np.abs(blocks[a, :, a + 1]).max() for a in range(problem.depth - 1)), default=0.0))
 
 
-def stationary_points(
-    problem: Problem, *, tolerance: float, max_steps: int, advance: Callable[[int], object] = lambda n: None
-) -> list[Stationary]:
-    """Stationary points found from several starts, the lowest free energy first; minima and the incoherent point.
-
-    ``advance`` is told of each of at most ``N_SEARCHES`` searches.
-    """
-    layout = linear.layout_of(problem)
-    search = partial(descend, layout, tolerance=tolerance, max_steps=max_steps)
-    symmetric = isinstance(layout, linear.Joint) and is_symmetric(problem)
-    found = []
-    for start in (_start(layout, 0.0, 1.0), _start(layout, 0.0, _growth(problem))):
-        point = search(start, even=symmetric)
-        found.append(point)
-        if symmetric and point.stability < UNSTABLE:
-            found.append(search(displaced(point, 0.3), even=False))
-        advance(2)
-    if isinstance(layout, linear.Joint) and problem.depth > 1:
-        for rho, growth in ((0.5, 1.0), (0.9, _growth(problem))):
-            found.append(search(_start(layout, rho, growth), even=False))
-            advance(1)
-    if symmetric:
-        found = [_gauge_fixed(point) for point in found]
-    return _distinct(found)
-
-
-def descend(layout: linear.Layout, start: np.ndarray, *, even: bool, tolerance: float, max_steps: int) -> Stationary:
-    """The stationary point below ``start``; ``even`` keeps odd lags at zero."""
-    sector = linear.mirrored(layout) if even and isinstance(layout, linear.Joint) else layout
-    found = definite.minimise(
-        linear.free_energy, start, (sector,), project=linear.unbroken, tolerance=tolerance, max_steps=max_steps
-    )
-    point, stability = np.asarray(found.point), np.nan
-    if np.isfinite(point).all():
-        stability = definite.smallest_eigenvalue(linear.free_energy, point, (layout,))[0]
-    mask = np.kron(linear.joined_states(layout.problem), np.ones((layout.problem.n_samples,) * 2))
-    kernel = mask * expand(layout, linear.kernel(layout, point))
-    return Stationary(layout, point, kernel, float(found.value), float(found.gradient), stability, int(found.steps))
-
-
-def expand(layout: linear.Layout, blocks: np.ndarray) -> np.ndarray:
-    """Blocks of a layout as one (node, node_) matrix."""
-    if isinstance(layout, linear.Joint):
-        return blocks[0]
-    depth, n = blocks.shape[:2]
-    full = np.zeros((depth, n, depth, n))
-    full[np.arange(depth), :, np.arange(depth)] = blocks
-    return full.reshape(depth * n, depth * n)
-
-
-def displaced(found: Stationary, amount: float) -> np.ndarray:
-    """A start next to a saddle, along its most unstable direction."""
-    _, direction = definite.smallest_eigenvalue(linear.free_energy, found.point, (found.layout,))
-    return np.asarray(definite.displaced(found.point, amount * direction))
-
-
-def _start(layout: linear.Layout, rho: float, growth: float) -> np.ndarray:
-    r"""Coordinates of :math:`H_{ab} = s^{(a+b)/2+1}\,R_a\,\rho^{|a-b|}R_b` with :math:`R_a` the root of a random block."""
-    problem = layout.problem
-    if rho == 0 and growth == 1:
-        return np.broadcast_to(np.eye(layout.root.shape[-1]), (len(layout.root), *2 * layout.root.shape[-1:])).copy()
-    blocks = by_state(problem, linear.random_kernel(problem))
-    states = np.arange(problem.depth)
-    roots = np.stack([symmetric_root(blocks[a, :, a]) * growth ** ((a + 1) / 2) for a in states])
-    lags = np.where(states[:, None] == states, 1.0, rho ** np.abs(states[:, None] - states))
-    H = np.einsum("apq,brq,ab->apbr", roots, roots, lags).reshape(problem.drive.shape)
-    if rho == 0 and isinstance(layout, linear.Joint):  # keep what the inputs join
-        scale = np.repeat(growth ** ((states + 1) / 2), problem.n_samples)
-        H = scale[:, None] * linear.random_kernel(problem) * scale
-    parts = H[None] if isinstance(layout, linear.Joint) else by_state(problem, H)[states, :, states]
-    S = layout.inverse @ parts @ np.swapaxes(layout.inverse, -1, -2)
-    return 0.5 * (S + np.swapaxes(S, -1, -2))
+def adjacent_trace(problem: Problem, kernel: np.ndarray) -> float:
+    """Σ_a tr H_{a,a+1}: of the two states ±W, that is chosen where it is positive."""
+    blocks = by_state(problem, kernel)
+    return float(sum(np.trace(blocks[a, :, a + 1]) for a in range(problem.depth - 1)))
 
 
 def symmetric_root(A: np.ndarray) -> np.ndarray:
@@ -141,41 +235,9 @@ def symmetric_root(A: np.ndarray) -> np.ndarray:
     return (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
 
 
-def _growth(problem: Problem) -> float:
-    """The factor s per state by which labels alone stretch the random kernel: (s − 1)s^L = λ, no temperature."""
-    S = problem.supervised
-    power = problem.readout * np.trace(linear.random_kernel(problem)[np.ix_(S, S)])
-    L = S[-1] // problem.n_samples + 1
-    strength = float(np.sum(problem.labels**2) / power) if power > 0 else 0.0
-    s = (1 + strength) ** (1 / (L + 1))
-    for _ in range(60):
-        s -= ((s - 1) * s**L - strength) / (s**L + L * (s - 1) * s ** (L - 1))
-    return float(s)
-
-
-def _gauge_fixed(found: Stationary) -> Stationary:
-    """Of the two points ±W, that whose adjacent states are positively correlated."""
-    blocks = by_state(found.problem, found.kernel)
-    if sum(np.trace(blocks[a, :, a + 1]) for a in range(found.problem.depth - 1)) >= 0:
-        return found
-    assert isinstance(found.layout, linear.Joint)
-    mirror = np.asarray(linear.mirrored(found.layout).mirror)
-    sign = linear.parity(found.problem)
-    point = mirror @ found.point @ np.swapaxes(mirror, -1, -2)
-    return found._replace(point=point, kernel=sign[:, None] * found.kernel * sign)
-
-
-def _distinct(points: list[Stationary]) -> list[Stationary]:
-    """Without repetitions, by free energy; what did not converge comes last."""
-    trace = lambda p: sum(np.trace(by_state(p.problem, p.kernel)[a, :, a + 1]) for a in range(p.problem.depth - 1))  # noqa: E731
-    order = sorted(points, key=lambda p: (not p.gradient < 1e-6, round(p.free_energy, 9), -trace(p)))
-    kept: list[Stationary] = []
-    for point in order:
-        twin = any(
-            abs(point.free_energy - other.free_energy) < 1e-8 * (1 + abs(other.free_energy))
-            and point.branch == other.branch
-            for other in kept
-        )
-        if not twin:
-            kept.append(point)
-    return kept
+def correlated(problem: Problem, matrix: np.ndarray, rho: float, growth: float = 1.0) -> np.ndarray:
+    r""":math:`s^{(a+b)/2+1}R_a\,\rho^{|a-b|}R_b` with :math:`R_a` the roots of a matrix's equal-state blocks, :math:`s` the growth."""
+    blocks, states = by_state(problem, matrix), np.arange(problem.depth)
+    roots = np.stack([symmetric_root(blocks[a, :, a]) * growth ** ((a + 1) / 2) for a in states])
+    lags = np.where(states[:, None] == states, 1.0, rho ** np.abs(states[:, None] - states))
+    return np.einsum("apq,brq,ab->apbr", roots, roots, lags).reshape(matrix.shape)

@@ -4,7 +4,7 @@ r"""The question of the posterior as arrays, and the maps that every solver of i
     K(\Phi)_{ab} = M^w_{ab}\,w_a\,\Phi_{a-1,b-1} + M^u_{ab}\,u_a\,\frac{x^a\!\cdot x^b}{D}, \qquad
     R = (v\,\Phi_{SS} + \kappa)^{-1}
 
-Sections 1 and 2 of theory/posterior: Bauer et al. (the poster); Appendix K.3 of Bordelon & Pehlevan (2022) for untied
+Eqs. (posterior.1), (posterior.2), (posterior.3): Bauer et al. (the poster); Appendix K.3 of Bordelon & Pehlevan (2022) for untied
 weights. Nodes (state, sample) are flattened state-major. One mask each for weights and inputs: 1 if tied, δ_ab if not.
 """
 
@@ -25,12 +25,12 @@ Array = Any  # NumPy or JAX, whichever comes in
 class Problem(NamedTuple):
     r"""Everything the theory knows of network and task.
 
-    ``drive`` is :math:`M^u u X^-`; ``weight`` is :math:`M^w w`, its first row and column zero because no weight leads
+    ``input_kernel`` is :math:`M^u u X^-`; ``weight`` is :math:`M^w w`, its first row and column zero because no weight leads
     into the first state; ``supervised`` are the flat nodes that have labels, ``labels`` theirs. A factor on the labels
     or the temperature is a `_replace` away.
     """
 
-    drive: Float[Array, "node node"]
+    input_kernel: Float[Array, "node node"]
     weight: Float[Array, "state state"]
     readout: Float[Array, ""]
     temperature: Float[Array, ""]
@@ -43,7 +43,7 @@ class Problem(NamedTuple):
 
     @property
     def n_samples(self) -> int:
-        return self.drive.shape[0] // self.weight.shape[0]
+        return self.input_kernel.shape[0] // self.weight.shape[0]
 
 
 def problem_of(network: Any, task: Any, temperature: float) -> Problem:
@@ -57,13 +57,44 @@ def problem_of(network: Any, task: Any, temperature: float) -> Problem:
     labels = np.moveaxis(task.labels(), 1, 0)  # (supervised state, sample, output)
     supervised = np.concatenate([np.arange(task.n_samples) + task.n_samples * s for s in states])
     return Problem(
-        drive=drive_between(network, x, x),
+        input_kernel=input_kernel_between(network, x, x),
         weight=weight_mask(network),
         readout=np.asarray(network.readout_variance, float),
         temperature=np.asarray(kappa),
         supervised=supervised,
         labels=labels.reshape(len(supervised), -1),
     )
+
+
+def scaled(problem: Problem, along: str, factor: Array) -> Problem:
+    """The problem with its labels or its temperature multiplied by ``factor``."""
+    if along == "labels":
+        return problem._replace(labels=problem.labels * factor)
+    return problem._replace(temperature=problem.temperature * factor)
+
+
+def all_labels(problem: Problem) -> np.ndarray:
+    """Labels over all nodes, zero where there are none."""
+    labels = np.zeros((len(problem.input_kernel), problem.labels.shape[1]))
+    labels[problem.supervised] = problem.labels
+    return labels
+
+
+def odd_lags(problem: Problem) -> np.ndarray:
+    """Pairs of nodes whose states are an odd number apart."""
+    state = np.repeat(np.arange(problem.depth), problem.n_samples)
+    return (state[:, None] - state) % 2 == 1
+
+
+def has_sign_symmetry(problem: Problem) -> bool:
+    """Whether W → −W leaves inputs and labels alone: they join no states of odd distance."""
+    odd, labels = odd_lags(problem), all_labels(problem)
+    return not np.any(np.asarray(problem.input_kernel)[odd]) and not np.any((labels @ labels.T)[odd])
+
+
+def is_tied(problem: Problem) -> bool:
+    """Whether weights join different states."""
+    return bool(np.any(problem.weight != np.diag(np.diagonal(problem.weight))))
 
 
 def check(network: Any, task: Any) -> None:
@@ -95,7 +126,7 @@ def weight_mask(network: Network) -> np.ndarray:
     return np.where((w[:, None] > 0) & (w > 0), w[-1], 0.0)
 
 
-def drive_between(network: Network, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def input_kernel_between(network: Network, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """M^u u x·y/D between the nodes of two sets of sequences (sample, driven state, D), (node, node_)."""
     depth, n_driven = network.depth, x.shape[1]
     u = network.input_variances
@@ -105,10 +136,43 @@ def drive_between(network: Network, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (mask[:, None, :, None] * overlap).reshape(depth * len(x), depth * len(y))
 
 
+def input_kernels_of_test(network: Network, task: Task) -> tuple[np.ndarray, np.ndarray]:
+    """`input_kernel_between` test and training inputs, and among test inputs."""
+    x = task.sequences(network.depth, test=True)
+    train, test = x[: task.n_samples], x[task.n_samples :]
+    return input_kernel_between(network, test, train), input_kernel_between(network, test, test)
+
+
+def correlation_forms(problem: Problem, a: int, b: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """tr Φ_ab, tr Φ_aa and tr Φ_bb as sums over entries of Φ times these matrices."""
+    n = np.arange(problem.n_samples)
+
+    def form(i: int, j: int) -> np.ndarray:
+        select = np.zeros(problem.input_kernel.shape)
+        select[i * len(n) + n, j * len(n) + n] += 0.5
+        select[j * len(n) + n, i * len(n) + n] += 0.5
+        return select
+
+    return form(a, b), form(a, a), form(b, b)
+
+
+def correlation(matrix: Array, forms: tuple[Array, ...]) -> tuple[Array, Array]:
+    r""":math:`m = \mathrm{tr}\Phi_{ab}/\sqrt{\mathrm{tr}\Phi_{aa}\mathrm{tr}\Phi_{bb}}` and its derivative, Eq. (posterior.17)."""
+    x, y, z = (jnp.sum(form * matrix) for form in forms)
+    m = x / jnp.sqrt(y * z)
+    between, first, second = forms
+    return m, between / jnp.sqrt(y * z) - 0.5 * m * (first / y + second / z)
+
+
 def by_state(problem: Problem, matrix: Array) -> Array:
     """A (node, node_) matrix as (state, sample, state_, sample_)."""
     shape = problem.depth, matrix.shape[0] // problem.depth, problem.depth, matrix.shape[1] // problem.depth
     return matrix.reshape(shape)
+
+
+def by_pairs(problem: Problem, matrix: np.ndarray) -> np.ndarray:
+    """A (node, node_) matrix as (state, state_, sample, sample_)."""
+    return np.ascontiguousarray(np.moveaxis(by_state(problem, matrix), 2, 1))
 
 
 def shifted(problem: Problem, feature: Array) -> Array:
@@ -126,7 +190,7 @@ def returned(problem: Problem, matrix: Array) -> Array:
 
 def covariance(problem: Problem, feature: Array) -> Array:
     r""":math:`K(\Phi)`: the covariance of a neuron's states given the features of the layer before."""
-    return shifted(problem, feature) + problem.drive
+    return shifted(problem, feature) + problem.input_kernel
 
 
 def label_response(problem: Problem, feature: Array) -> tuple[Array, Array]:
@@ -144,5 +208,5 @@ def energy(problem: Problem, feature: Array) -> Array:
 
 
 def predict(problem: Problem, feature: Array, rows: Array) -> Array:
-    r""":math:`f_* = v\,\Phi_{*S}\,R\,y`; ``rows`` are features (node_, training node) of any nodes."""
+    r""":math:`f_* = v\,\Phi_{*S}\,R\,y`, Eq. (posterior.6); ``rows`` are features (node_, training node) of any nodes."""
     return problem.readout * rows[:, problem.supervised] @ label_response(problem, feature)[0]

@@ -2,58 +2,30 @@
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from widefield.answer import legacy
 from widefield.answer.boundary import choose_quantities, describe_bytes, memory_budget, x64
-from widefield.answer.certificate import Certificate, Status
+from widefield.answer.certificate import Certificate, Check, Status
 from widefield.answer.progress import bar
-from widefield.answer.solution import Solution, make_solution
+from widefield.answer.solution import Fields, Solution, make_solution
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
-from widefield.theories.posterior import branches, linear, phases, verify
-from widefield.theories.posterior import predict as linear_prediction
 from widefield.theories.posterior import problem as core
-from widefield.theories.posterior.nonlinear import METHODS
-from widefield.theories.posterior.unseen import unseen_features
+from widefield.theories.posterior.branch_choice import branches_of
+from widefield.theories.posterior.branches import Branches, ConditionalFeatures, Judged, Options, S, StationaryState
+from widefield.theories.posterior.derived import perturbation
 
 PAIRS = ("state", "state_", "sample", "sample_")
 BRANCHES = ("lowest", "incoherent", "coherent")
-SOFT = 1e-6  # a map eigenvalue this close to 1 is marginal
+METHODS = ("full", "perturbative")
 DIMS = {
     "prediction": ("state", "sample", "output"), "test_prediction": ("state", "test", "output"), "free_energy": (),
     "energy": (), "entropy": (), "branch": (), "stability": (), "alignment": ("state",), "hidden": PAIRS,
     "feature": PAIRS, "conjugate": PAIRS,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a solver found, whatever the activation: kernels (node, node_) and what the certificate says of them."""
-
-    hidden: np.ndarray
-    feature: np.ndarray
-    conjugate: np.ndarray
-    energy: float
-    entropy: float
-    stability: float
-    branch: str
-    test_feature: np.ndarray | None
-    residual: float
-    error: float
-    steps: int
-    tolerance: float | None
-    status: Status
-    notes: tuple[str, ...] = ()
-    diagnostics: dict[str, Any] = field(default_factory=dict)
-    feature_stderr: np.ndarray | None = None
-    hidden_stderr: np.ndarray | None = None
-    test_feature_stderr: np.ndarray | None = None
 
 
 @x64
@@ -62,8 +34,10 @@ def posterior(
     task: Task,
     *,
     temperature: float,
+    method: str = "full",
+    order: int | None = None,
     branch: str = "lowest",
-    method: str = "auto",
+    integration: str = "auto",
     paths: int | None = None,
     seed: int = 0,
     quantities: Iterable[str] | None = None,
@@ -78,8 +52,8 @@ def posterior(
         -\tfrac1N\ln P(\Phi,\tilde\Phi) = \tfrac12\mathrm{tr}\,Y(v\Phi_{SS}+\kappa)^{-1} + \mathrm{tr}\,\tilde\Phi\Phi
         - \ln\!\int\!dh\,\mathcal N(h;0,K(\Phi))\,e^{\varphi^{T}\tilde\Phi\varphi}
 
-    Sections 2–4 of theory/posterior. Notation: :math:`\kappa` = ``temperature``, N times the variance of the labels'
-    noise; :math:`\mathrm{Var}\,V = v/N^2`; :math:`K` as in `problem`.
+    Eq. (posterior.4), its saddle point Eq. (posterior.5) and predictions Eq. (posterior.6). Notation: :math:`\kappa` =
+    ``temperature``, N times the variance of the labels' noise; :math:`\mathrm{Var}\,V = v/N^2`; :math:`K` as in `problem`.
 
     Fields: ``hidden`` <hh>, ``feature`` <φφ>, ``conjugate`` Φ̃ over (state, state_, sample, sample_), ``prediction``
     (state, sample, output) and ``test_prediction`` at all states, supervised or not; ``free_energy`` = ``energy`` +
@@ -87,58 +61,117 @@ def posterior(
     nonlinear networks) and ``alignment`` (state), the cosine of the feature kernel with the label kernel.
 
     ``branch`` asks for the ``"incoherent"`` or ``"coherent"`` stationary point instead of the lowest minimum; all that
-    were found are in the certificate. ``method`` is for nonlinear networks: "quadrature" (up to four dimensions, depth
-    times samples), "importance" sampling or "mcmc"; ``paths`` fixes the number of draws.
+    were met are in the certificate. ``integration`` is for nonlinear networks: "quadrature" (up to four dimensions, depth
+    times samples), "importance" sampling or "annealed" draws; ``paths`` fixes the number of draws.
 
-    Method: see the page on the posterior. Linear networks by minimisation, others by Anderson iteration of the saddle.
+    ``method="perturbative"`` expands the kernels of a *linear* network in the labels' kernel Y up to ``order`` 0, 1 or 2
+    (default), Eqs. (posterior.21), (posterior.22). Fields: ``hidden`` and ``conjugate`` up to that order,
+    ``hidden_terms`` (order, …) one by one, and ``propagator`` = ½ bwd(w[(A1 H0 A1)^+]): which states the labels reach by
+    way of others. Untied weights keep only its diagonal in the states, so that states without labels stay unreached.
+
+    Method: linear networks by minimization from several starts, others by Anderson iteration of the saddle.
     Error: the residual is that of the saddle-point equations where H is the identity, on a finer grid, or on fresh
-    draws; ``rtol`` is 1e-10, 1e-7 and 1e-2 by default. Sampled fields have ``<name>_stderr``.
-    Limits: infinite width at fixed numbers of samples and states; corrections of order 1/N, larger at a transition.
+    draws; ``rtol`` bounds it and the error estimate, by default 1e-10, 1e-7 and 1e-2. Sampled fields have
+    ``<name>_stderr``; with ``paths`` and without ``rtol`` these are all that is promised, and the fresh residual must lie
+    within four of them. Perturbative kernels satisfy the recursions to 1e-10, and the first term that is left out is at
+    most ``rtol`` of the kernel, by default 0.5.
+    Limits: infinite width at fixed numbers of samples and states; corrections of order 1/N, larger at a transition. The
+    perturbative kernels are wrong where the labels are strong; a phase transition is beyond any order.
     """
-    begun = time.perf_counter()
     checks.choice("branch", branch, BRANCHES)
-    checks.choice("method", method, METHODS)
-    seed = checks.integer("seed", seed, 0)
-    max_steps = checks.integer("max_steps", max_steps, 1)
+    if checks.choice("method", method, METHODS) == "perturbative":
+        _refuse_search_options(branch, integration, paths)
+        return _perturbative(network, task, temperature, order, quantities, rtol, throw)
+    if order is not None:
+        raise ValueError(f"`order` is for method='perturbative', got {order!r} with method='full'.")
+    options = Options("posterior", rtol, max_steps, integration=integration, paths=paths, seed=seed)
+    return _full(network, task, temperature, branch, options, quantities, progress, throw)
+
+
+def _full(
+    network: Network,
+    task: Task,
+    temperature: float,
+    branch: str,
+    options: Options,
+    quantities: Iterable[str] | None,
+    progress: bool | None,
+    throw: bool,
+) -> Solution:
+    begun = time.perf_counter()
     core.check(network, task)
     wanted, left_out = _plan(network, task, quantities)
     problem = core.problem_of(network, task, temperature)
-    if network.activation.known_as("linear") and method == "auto":
-        rtol = 1e-10 if rtol is None else checks.tolerance("rtol", rtol, 1e-13)
-        answer = _solve_linear(network, task, problem, branch, rtol, max_steps, progress)
-    else:
-        paths = None if paths is None else checks.integer("paths", paths, 1024)
-        options: dict[str, Any] = {"method": method, "n_paths": paths, "seed": seed, "max_steps": max_steps}
-        if rtol is not None:
-            options |= dict.fromkeys(("rtol", "sampling_rtol"), checks.tolerance("rtol", rtol, 1e-9))
-        answer = _solve_nonlinear(network, task, problem, branch, options, progress)
-    asked = {"temperature": float(temperature), "branch": branch, "quantities": list(wanted)}
-    certificate = _certificate(answer, asked, task, left_out, seed, begun)
-    return make_solution(_named(problem, answer, wanted), certificate, network, task, throw=throw)
-
-
-def _certificate(answer: Answer, options: dict[str, Any], task: Task, left_out, seed: int, begun: float) -> Certificate:
-    return legacy.certificate(
-        theory="posterior",
-        status=answer.status,
-        residual=answer.residual,
-        tolerance=answer.tolerance,
-        error=answer.error,
-        steps=answer.steps,
-        seed=seed if answer.feature_stderr is not None else None,
+    branches = branches_of(problem, network.activation, options)
+    with bar("posterior", branches.n_searches, progress, seconds=branches.seconds) as advance:
+        states = branches.stationary_states(advance)
+    state = _select(states, branch)
+    judged = branches.judge(state)
+    unstable, notes = _stability_check(state, judged, asked=branch != "lowest")
+    fields = _fields(problem, state, judged, _test_features(branches, state, judged, network, task))
+    certificate = Certificate(
+        "posterior",
+        judged.checks | unstable,
+        judged.failure,
+        steps=state.steps,
+        seed=options.seed if judged.feature_stderr is not None else None,
         wall_time=time.perf_counter() - begun,
-        options=options,
-        notes=(*task.notes, *answer.notes),
+        options={"temperature": float(temperature), "branch": branch, "quantities": list(wanted)},
+        notes=(*task.notes, *notes),
         left_out=left_out,
-        diagnostics=answer.diagnostics,
+        diagnostics={"branches": [_listed(s) for s in states], "symmetric": branches.symmetric} | judged.diagnostics,
     )
+    return make_solution(_chosen(fields, wanted), certificate, network, task, throw=throw)
 
 
-def _named(problem: core.Problem, answer: Answer, wanted: tuple[str, ...]) -> dict[str, tuple[tuple[str, ...], Any]]:
-    """The wanted fields, each with its standard error where it has one."""
-    fields = _fields(problem, answer)
-    named = {name: (DIMS[name], fields[name]) for name in wanted}
-    return named | {f"{n}_stderr": (DIMS[n], fields[f"{n}_stderr"]) for n in wanted if f"{n}_stderr" in fields}
+def _refuse_search_options(branch: str, integration: str, paths: int | None) -> None:
+    for name, given, default in (
+        ("branch", branch, "lowest"),
+        ("integration", integration, "auto"),
+        ("paths", paths, None),
+    ):
+        if given != default:
+            raise ValueError(
+                f"`{name}` must be {default!r} for method='perturbative', which has one state, got {given!r}."
+            )
+
+
+def _perturbative(
+    network: Network,
+    task: Task,
+    temperature: float,
+    order: int | None,
+    quantities: Iterable[str] | None,
+    rtol: float | None,
+    throw: bool,
+) -> Solution:
+    begun = time.perf_counter()
+    order = checks.integer("order", perturbation.DEFAULT_ORDER if order is None else order, 0)
+    if order > 2:
+        raise ValueError(f"`order` must be 0, 1 or 2, got {order}.")
+    rtol = perturbation.DEFAULT_RTOL if rtol is None else checks.tolerance("rtol", rtol, 1e-12)
+    problem = core.problem_of(network, task, temperature)
+    perturbation.require_linear(network.activation)
+    size = 8 * len(problem.input_kernel) ** 2
+    sizes = dict.fromkeys(perturbation.NAMES, size) | {"hidden_terms": (order + 1) * size}
+    wanted, left_out = choose_quantities(quantities, sizes)
+    series = perturbation.expansion(problem)
+    certificate = Certificate(
+        "posterior",
+        perturbation.perturbative_checks(problem, series, order, rtol),
+        wall_time=time.perf_counter() - begun,
+        options={
+            "temperature": float(temperature),
+            "method": "perturbative",
+            "order": order,
+            "quantities": list(wanted),
+        },
+        notes=task.notes,
+        left_out=left_out,
+    )
+    fields = perturbation.perturbative_fields(problem, series, order)
+    coords = {"order": np.arange(order + 1)} if "hidden_terms" in wanted else None
+    return make_solution({n: fields[n] for n in wanted}, certificate, network, task, coords=coords, throw=throw)
 
 
 def _plan(network: Network, task: Task, quantities: Iterable[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -159,144 +192,92 @@ def _plan(network: Network, task: Task, quantities: Iterable[str] | None) -> tup
     return chosen
 
 
-def _solve_linear(network, task, problem, branch, rtol, max_steps, progress) -> Answer:
-    n_nodes = len(problem.drive)
-    with bar("posterior", branches.N_SEARCHES, progress, seconds=2e-6 * n_nodes**3) as advance:
-        points = branches.stationary_points(problem, tolerance=0.1 * rtol, max_steps=max_steps, advance=advance)
-    found = _select(points, branch)
-    hidden = found.kernel
-    conjugate, residual = verify.linear_saddle(problem, hidden, found.layout.root.shape[0] * found.point.shape[-1])
-    energy = verify.energy(problem, hidden)
-    status = _status(found, residual, rtol, asked=branch != "lowest")
-    listed = [{"branch": p.branch, "free_energy": p.free_energy, "stability": p.stability} for p in points]
-    notes: tuple[str, ...] = ()
-    if status is Status.success and found.stability < branches.UNSTABLE:
-        notes = _saddle_note(found)
-    return Answer(
-        hidden=hidden,
-        feature=hidden,
-        conjugate=conjugate,
-        energy=energy,
-        entropy=found.free_energy - energy,
-        stability=found.stability,
-        branch=found.branch,
-        test_feature=linear_prediction.test_kernel(found, network, task) if task.n_test else None,
-        residual=residual,
-        error=found.gradient,
-        steps=found.steps,
-        tolerance=rtol,
-        status=status,
-        notes=notes,
-        diagnostics={"branches": listed, "symmetric": branches.is_symmetric(problem)},
-    )
-
-
-def _solve_nonlinear(network, task, problem, branch, options, progress) -> Answer:
-    with bar("posterior", phases.N_SEARCHES, progress, seconds=10.0) as advance:
-        points = phases.stationary_phases(problem, network.activation, advance=advance, **options)
-    chosen = _select(points, branch)
-    found, sampled = chosen.found, chosen.found.method != "quadrature"
-    unseen = _unseen(network, task, problem, found) if task.n_test and found.status is Status.success else None
-    status: Status = found.status
-    notes: tuple[str, ...] = ()
-    if status is Status.success and chosen.stability < -SOFT:
-        status = Status.saddle if branch == "lowest" else status
-        notes = _saddle_note(chosen) if branch != "lowest" else ()
-    tolerance = options.get("rtol", 1e-2 if sampled else 1e-7)
-    if sampled and options["n_paths"] is not None and "rtol" not in options:
-        tolerance = None  # the draws are what they are, and the standard errors say what they are worth
-    elif status is Status.success and not found.error <= tolerance:
-        status = Status.inaccurate
-    measured = {"method": found.method, "nodes": found.n_nodes, "map_eigenvalue": found.mu}
-    if sampled:
-        measured |= {"effective_share": found.ess, "fresh_deviation": found.deviation, "r_hat": found.rhat}
-    listed = [{"branch": p.branch, "free_energy": p.free_energy, "stability": p.stability} for p in points]
-    return Answer(
-        hidden=found.hidden,
-        feature=found.feature,
-        conjugate=found.conjugate,
-        energy=found.energy,
-        entropy=found.entropy,
-        stability=chosen.stability,
-        branch=chosen.branch,
-        test_feature=None if unseen is None else unseen.cross,
-        residual=found.residual,
-        error=found.error,
-        steps=found.steps,
-        tolerance=tolerance,
-        status=status,
-        notes=notes,
-        diagnostics={"branches": listed, "symmetric": phases.has_symmetry(problem, network.activation), **measured},
-        feature_stderr=found.feature_stderr if sampled else None,
-        hidden_stderr=found.hidden_stderr if sampled else None,
-        test_feature_stderr=unseen.cross_stderr if sampled and unseen is not None else None,
-    )
-
-
-def _unseen(network, task, problem, found):
-    x = task.sequences(network.depth, test=True)
-    train, test = x[: task.n_samples], x[task.n_samples :]
-    drives = core.drive_between(network, test, train), core.drive_between(network, test, test)
-    return unseen_features(problem, network.activation, found, *drives)
-
-
-def _saddle_note(point: Any) -> tuple[str, ...]:
-    return (f"the {point.branch} point is a saddle here (stability {point.stability:.3g}), returned as asked",)
-
-
-def _select(points: list[Any], branch: str) -> Any:
+def _select(states: list[S], branch: str) -> S:
     if branch == "lowest":
-        return points[0]
-    chosen = [p for p in points if p.branch == branch]
+        return states[0]
+    chosen = [state for state in states if state.branch == branch]
     if not chosen:
-        there = sorted({p.branch for p in points})
+        there = sorted({state.branch for state in states})
         raise ValueError(f"`branch` must be one of {there} here: no {branch} stationary point was found.")
     return chosen[0]
 
 
-def _status(found: branches.Stationary, residual: float, rtol: float, *, asked: bool) -> Status:
-    if not (np.isfinite(found.free_energy) and np.isfinite(found.kernel).all()):
-        return Status.nonfinite
-    if not found.gradient <= 0.1 * rtol:
-        return Status.not_converged
-    if not residual <= rtol:
-        return Status.inaccurate
-    if found.stability < branches.UNSTABLE and not asked:
-        return Status.saddle
-    return Status.success
+def _stability_check(
+    state: StationaryState, judged: Judged, *, asked: bool
+) -> tuple[dict[str, Check], tuple[str, ...]]:
+    """A saddle is no answer to a question for the lowest minimum; one that was asked for is noted."""
+    if judged.failure is not None or not np.isfinite(state.stability):
+        return {}, ()
+    if not asked:
+        return {"instability": Check(max(0.0, -state.stability), judged.unstable, Status.saddle)}, ()
+    if state.stability >= -judged.unstable:
+        return {}, ()
+    return {}, (f"the {state.branch} point is a saddle here (stability {state.stability:.3g}), returned as asked",)
 
 
-def _fields(problem: core.Problem, answer: Answer) -> dict[str, Any]:
+def _listed(state: StationaryState) -> dict[str, Any]:
+    return {"branch": state.branch, "free_energy": state.free_energy, "stability": state.stability}
+
+
+def _test_features(
+    branches: Branches[S], state: S, judged: Judged, network: Network, task: Task
+) -> ConditionalFeatures | None:
+    """Features of the test inputs; NaN where the state itself failed."""
+    if not task.n_test:
+        return None
+    if judged.failure is not None:
+        return ConditionalFeatures(np.full((network.depth * task.n_test, len(state.hidden)), np.nan))
+    return branches.test_features(state, network, task)
+
+
+def _chosen(fields: dict[str, Any], wanted: tuple[str, ...]) -> Fields:
+    """The wanted fields, each with its standard error where it has one."""
+    named = {name: (DIMS[name], fields[name]) for name in wanted}
+    return named | {f"{n}_stderr": (DIMS[n], fields[f"{n}_stderr"]) for n in wanted if f"{n}_stderr" in fields}
+
+
+def _fields(
+    problem: core.Problem, state: StationaryState, judged: Judged, test: ConditionalFeatures | None
+) -> dict[str, Any]:
     """All fields by name."""
-    pairs = lambda A: np.ascontiguousarray(np.moveaxis(core.by_state(problem, A), 2, 1))  # noqa: E731
     per_state = lambda f: f.reshape(problem.depth, -1, f.shape[-1])  # noqa: E731
-    predict = lambda rows: per_state(np.asarray(core.predict(problem, answer.feature, rows)))  # noqa: E731
-    errors = {}
-    if answer.feature_stderr is not None and answer.hidden_stderr is not None:
-        spread = partial(_prediction_error, problem, answer.feature, answer.feature_stderr)
-        errors = {
-            "hidden_stderr": pairs(answer.hidden_stderr),
-            "feature_stderr": pairs(answer.feature_stderr),
-            "prediction_stderr": per_state(spread(answer.feature, answer.feature_stderr)),
-        }
-        if answer.test_feature is not None:
-            errors["test_prediction_stderr"] = per_state(spread(answer.test_feature, answer.test_feature_stderr))
-    return errors | {
-        "hidden": pairs(answer.hidden),
-        "feature": pairs(answer.feature),
-        "conjugate": pairs(answer.conjugate),
-        "prediction": predict(answer.feature),
-        "test_prediction": None if answer.test_feature is None else predict(answer.test_feature),
-        "free_energy": answer.energy + answer.entropy,
-        "energy": answer.energy,
-        "entropy": answer.entropy,
-        "branch": answer.branch,
-        "stability": answer.stability,
-        "alignment": _alignment(problem, answer.feature),
+    predict = lambda rows: per_state(np.asarray(core.predict(problem, state.feature, rows)))  # noqa: E731
+    return _errors(problem, state, judged, test) | {
+        "hidden": core.by_pairs(problem, state.hidden),
+        "feature": core.by_pairs(problem, state.feature),
+        "conjugate": core.by_pairs(problem, judged.conjugate),
+        "prediction": predict(state.feature),
+        "test_prediction": None if test is None else predict(test.feature),
+        "free_energy": judged.energy + judged.entropy,
+        "energy": judged.energy,
+        "entropy": judged.entropy,
+        "branch": state.branch,
+        "stability": state.stability,
+        "alignment": _alignment(problem, state.feature),
     }
 
 
-def _prediction_error(problem: core.Problem, feature, feature_error, rows, rows_error) -> np.ndarray:
+def _errors(
+    problem: core.Problem, state: StationaryState, judged: Judged, test: ConditionalFeatures | None
+) -> dict[str, np.ndarray]:
+    """Standard errors of sampled fields, by name."""
+    if judged.feature_stderr is None or judged.hidden_stderr is None:
+        return {}
+    known = state.feature, judged.feature_stderr
+    per_state = lambda f: f.reshape(problem.depth, -1, f.shape[-1])  # noqa: E731
+    errors = {
+        "hidden_stderr": core.by_pairs(problem, judged.hidden_stderr),
+        "feature_stderr": core.by_pairs(problem, judged.feature_stderr),
+        "prediction_stderr": per_state(_prediction_error(problem, *known, *known)),
+    }
+    if test is not None and test.stderr is not None:
+        errors["test_prediction_stderr"] = per_state(_prediction_error(problem, *known, test.feature, test.stderr))
+    return errors
+
+
+def _prediction_error(
+    problem: core.Problem, feature: np.ndarray, feature_error: np.ndarray, rows: np.ndarray, rows_error: np.ndarray
+) -> np.ndarray:
     r"""Bound on the error of :math:`v\Phi_{*S}Ry` from those of the features, as if all of them conspired."""
     S, v = problem.supervised, float(problem.readout)
     R = np.linalg.inv(v * feature[np.ix_(S, S)] + problem.temperature * np.eye(len(S)))
@@ -307,9 +288,9 @@ def _prediction_error(problem: core.Problem, feature, feature_error, rows, rows_
 
 def _alignment(problem: core.Problem, feature: np.ndarray) -> np.ndarray:
     """Cosine between the features of each state and the labels' kernel, summed over supervised states."""
-    y = linear.all_labels(problem).reshape(problem.depth, problem.n_samples, -1)
+    y = core.all_labels(problem).reshape(problem.depth, problem.n_samples, -1)
     target = np.einsum("apo,aqo->pq", y, y)
     blocks = core.by_state(problem, feature)
-    own = [blocks[a, :, a] for a in range(problem.depth)]
-    size = [np.linalg.norm(block) * np.linalg.norm(target) for block in own]
-    return np.asarray([np.sum(b * target) / s if s > 0 else 0.0 for b, s in zip(own, size, strict=True)])
+    each = [blocks[a, :, a] for a in range(problem.depth)]
+    size = [np.linalg.norm(block) * np.linalg.norm(target) for block in each]
+    return np.asarray([np.sum(b * target) / s if s > 0 else 0.0 for b, s in zip(each, size, strict=True)])

@@ -8,7 +8,7 @@ is removed (Richardson); the error is what the last removal changed.
 import numpy as np
 
 from widefield.answer.certificate import Status
-from widefield.solvers import richardson
+from widefield.solvers import extrapolation
 from widefield.theories.proportional.problem import Problem
 from widefield.theories.proportional.run import CURVES, Answer, run
 
@@ -53,8 +53,8 @@ def in_the_limit(answers: list[Answer]) -> Answer:
     curves, changes = {}, [max(answer.error for answer in answers)]
     for name in CURVES:
         values = [answer.curves[name] for answer in answers]
-        curves[name], change = richardson.extrapolate(values)
+        curves[name], change = extrapolation.extrapolate(values)
         changes.append(float(np.max(change / np.max(np.abs(curves["test_loss"]), axis=1, keepdims=True))))
-    kernel, _ = richardson.extrapolate([answer.kernel for answer in answers])
+    kernel, _ = extrapolation.extrapolate([answer.kernel for answer in answers])
     worst = max(answer.residual or 0.0 for answer in answers)
     return Answer(curves, kernel, None, Status.success, worst, max(changes))

@@ -4,8 +4,7 @@ r"""Features of inputs that were not trained on, on top of a saddle point.
     h_* \mid h \sim \mathcal N\big(K_{*h}K^{-1}h,\; K_{**} - K_{*h}K^{-1}K_{h*}\big), \qquad
     \Phi_{*h} = \langle\varphi(h_*)\varphi(h)^{\mathsf T}\rangle
 
-Section 4 of theory/posterior: test nodes do not change the training kernel. They run forward in state, because
-:math:`K_*` of a state needs the features of the state before. Predictions need :math:`\Phi_{*S}` alone, and that only
+Eq. (posterior.11): test nodes do not change the training kernel. They run forward in state, because :math:`K_*` of a state needs the features of the state before. Predictions need :math:`\Phi_{*S}` alone, and that only
 the variance of each test node: one-dimensional integrals at every node of the saddle point's own rule.
 """
 
@@ -20,59 +19,48 @@ from jaxtyping import Array, Float
 from widefield.answer.boundary import x64
 from widefield.gaussian import rules
 from widefield.question.activation import Activation
-from widefield.theories.posterior import moments
-from widefield.theories.posterior.nonlinear import Saddle
+from widefield.theories.posterior.nonlinear import moments
+from widefield.theories.posterior.nonlinear.saddle import Saddle
 from widefield.theories.posterior.problem import Problem, shifted
-from widefield.theories.posterior.saddle import State
 
 REACH, SPACING, PANEL_NODES = 8.0, 0.2, 24
-N_DRAWS, N_BATCHES = 1 << 15, 16
+N_BATCHES = 16
 
 
-class Unseen(NamedTuple):
+class ConditionalMoments(NamedTuple):
     r"""``cross`` :math:`\Phi_{*h}` (test node, node) with the standard error of the draws (zero for quadrature) and
-    ``second_moment`` <φ²> of each test node; ``pairs`` :math:`\Phi_{**}` and its standard error where asked for."""
+    ``second_moment`` <φ²> of each test node."""
 
     cross: np.ndarray
     cross_stderr: np.ndarray
     second_moment: np.ndarray
-    pairs: np.ndarray | None = None
-    pairs_stderr: np.ndarray | None = None
 
 
 @x64
-def unseen_features(
+def features_of_test_inputs(
     problem: Problem,
     activation: Activation,
     saddle: Saddle,
-    drive_test_train: Float[np.ndarray, "test node"],
-    drive_test_test: Float[np.ndarray, "test test"],
-    *,
-    pairs: bool = False,
-    seed: int = 0,
-) -> Unseen:
-    """Features between test nodes (state, test sample) and training nodes; drives as `problem.drive_between` makes them.
-
-    ``pairs`` adds features between test nodes, from 2¹⁵ draws of both; everything else is as exact as the saddle point.
-    """
+    kernel_test_train: Float[np.ndarray, "test node"],
+    kernel_test_test: Float[np.ndarray, "test test"],
+) -> ConditionalMoments:
+    """Features between test nodes (state, test sample) and training nodes; kernels as `problem.input_kernel_between` makes them."""
     m, depth = saddle.saddle_map, problem.depth
-    n_test = len(drive_test_train) // depth
-    known = State(jnp.asarray(saddle.feature), jnp.asarray(saddle.hidden))
+    assert m.nodes is not None
+    n_test = len(kernel_test_train) // depth
+    known = saddle.order_parameters
     rule = _Rule(m.nodes, activation, m.density(known), known.hidden)
-    cross = np.zeros((N_BATCHES if m.nodes.n_batches > 1 else 1, *drive_test_train.shape))
-    mean = np.zeros(drive_test_train.shape)
-    second = np.zeros(len(drive_test_train))
+    cross = np.zeros((N_BATCHES if m.nodes.n_batches > 1 else 1, *kernel_test_train.shape))
+    mean = np.zeros(kernel_test_train.shape)
+    second = np.zeros(len(kernel_test_train))
     for state in range(depth):
         rows = slice(state * n_test, (state + 1) * n_test)
-        K = np.asarray(shifted(problem, jnp.asarray(mean)) + drive_test_train)[rows]
+        K = np.asarray(shifted(problem, jnp.asarray(mean)) + kernel_test_train)[rows]
         before = second[(state - 1) * n_test : state * n_test] if state else np.zeros(n_test)
-        variance = np.asarray(problem.weight)[state, state] * before + np.diag(drive_test_test)[rows]
+        variance = np.asarray(problem.weight)[state, state] * before + np.diag(kernel_test_test)[rows]
         cross[:, rows], mean[rows], second[rows] = rule.features(K, variance)
     error = cross.std(axis=0, ddof=1) / np.sqrt(len(cross)) if len(cross) > 1 else np.zeros_like(mean)
-    if not pairs:
-        return Unseen(mean, error, second)
-    both, spread = _pairs(problem, rule, mean, second, drive_test_train, drive_test_test, seed)
-    return Unseen(mean, error, second, both, spread)
+    return ConditionalMoments(mean, error, second)
 
 
 class _Rule(NamedTuple):
@@ -135,38 +123,3 @@ def smoothed(activation: Activation, mean: Float[Array, "node test"], deviation:
     weight = weight / jnp.sum(weight, axis=-1, keepdims=True)
     phi = activation.function(mean[..., None] + deviation[:, None] * xi)
     return jnp.sum(weight * phi, axis=-1), jnp.sum(weight * phi**2, axis=-1)
-
-
-def _pairs(problem: Problem, rule: _Rule, cross, second, drive_test_train, drive_test_test, seed: int):
-    """<φ(h_*)φ(h_*)> by drawing training states from the rule and test states from their conditional Gaussian."""
-    rng = np.random.default_rng(seed)
-    z = _resampled(rule, rng)
-    n = len(second)
-    gain = np.asarray(shifted(problem, cross) + drive_test_train) @ np.asarray(rule.density.whitener).T
-    noise, features = rng.normal(size=(len(z), n)), np.zeros((n, n))
-    step = n // problem.depth
-    for state in range(problem.depth):
-        K = np.asarray(shifted(problem, jnp.asarray(features)) + drive_test_test)
-        stop = (state + 1) * step
-        values, vectors = np.linalg.eigh((K - gain @ gain.T)[:stop, :stop])
-        root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
-        phi = np.asarray(rule.activation.function(jnp.asarray(z @ gain[:stop].T + noise[:, :stop] @ root)))
-        batches = phi.reshape(N_BATCHES, -1, stop)
-        products = np.einsum("bni,bnj->bij", batches, batches) / batches.shape[1]
-        features[:stop, :stop] = products.mean(axis=0)
-        np.fill_diagonal(features[:stop, :stop], second[:stop])
-    return features, products.std(axis=0, ddof=1) / np.sqrt(N_BATCHES)
-
-
-def _resampled(rule: _Rule, rng: np.random.Generator) -> np.ndarray:
-    """Equally likely training states, each batch a systematic resampling; signs are random where the rule is half."""
-    used = int(rule.nodes.n_chunks)
-    placed = moments.frame(rule.nodes, rule.activation, rule.density, rule.hidden)
-    points = rule.nodes.points[:used].reshape(-1, rule.nodes.points.shape[-1])
-    weights = rule.nodes.log_weight[:used].reshape(-1)
-    log_term = np.asarray(moments.log_terms(rule.activation, rule.density, placed, points, weights)[0])
-    edges = np.cumsum(np.exp(log_term - log_term.max()))
-    n = N_DRAWS // N_BATCHES
-    at = (np.arange(n) + rng.uniform(size=(N_BATCHES, 1))) / n * edges[-1]
-    chosen = np.minimum(np.searchsorted(edges, at.ravel()), len(edges) - 1)
-    return np.asarray(points)[chosen] @ np.asarray(placed.to_white).T

@@ -5,8 +5,8 @@ r"""The saddle point of nonlinear networks as a map of order parameters onto the
     p(h) \propto e^{-\frac12h^{\mathsf T}K^{-1}h + \varphi^{\mathsf T}\tilde\Phi\varphi}, \quad
     \tilde\Phi = \tfrac v2 S^{\mathsf T}RYRS + \tfrac12\big[M^w w\,(K^{-1}CK^{-1} - K^{-1})\big]^+
 
-Section 2 of theory/posterior; :math:`\tilde\Phi` is eliminated. The linearised map has an eigenvalue +1 exactly where
-a branch turns unstable (Section 9). Pure JAX: a `SaddleMap` is a function of a vector, differentiable in it and in the
+Eq. (posterior.5); :math:`\tilde\Phi` is eliminated. The linearized map has an eigenvalue +1 exactly where a branch
+turns unstable, Eq. (posterior.15). Pure JAX: a `SaddleMap` is a function of a vector, differentiable in it and in the
 arrays of its problem.
 
 Range: where :math:`K` is singular (more samples than input dimensions, repeated or zero inputs) the density lives on
@@ -14,7 +14,7 @@ the range of :math:`K`. The range of :math:`\langle\varphi\varphi^{\mathsf T}\ra
 all states in the support, whatever their density, so the prior's range is that of every iterate; no jitter.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int
 
 from widefield.gaussian import AbstractKernel, kernel_for
 from widefield.question.activation import Activation
-from widefield.theories.posterior import moments
+from widefield.theories.posterior.nonlinear import moments
 from widefield.theories.posterior.problem import Problem, covariance, energy, label_response, returned
 from widefield.theories.prior.core import keep_duplicates
 
@@ -49,7 +49,7 @@ class Basis(NamedTuple):
 def prior_state(problem: Problem, activation: Activation) -> State:
     """The state without labels: C = K(Φ) and Φ = <φφ> under it, state by state; the mask is the problem's."""
     arrays = jax.tree.map(jnp.asarray, problem)
-    feature = jnp.zeros_like(arrays.drive)
+    feature = jnp.zeros_like(arrays.input_kernel)
     for _ in range(problem.depth):
         largest = float(jnp.max(jnp.diag(covariance(arrays, feature))))
         feature, K = _prior_step(kernel_for(activation, largest), arrays, feature)
@@ -81,12 +81,13 @@ class SaddleMap(eqx.Module):
     r"""The map (Φ, C) → (<φφᵀ>, <hhᵀ>) on vectors of independent entries, each in units of the prior's scale.
 
     ``rows`` and ``columns`` list the pairs of nodes that are free; all others are zero (the odd-lag blocks of the
-    incoherent branch). ``nodes`` are `moments.Nodes`, or None as long as nothing is averaged. The value is NaN where the state has no density: K not positive, or features that outgrow it.
+    incoherent branch). ``nodes`` are `moments.Nodes`, or None as long as nothing is averaged. The value is NaN where the
+    state has no density: K not positive, or features that outgrow it.
     """
 
     problem: Problem
     basis: Basis
-    nodes: Any
+    nodes: moments.Nodes | None
     feature_scale: Float[Array, " node"]
     hidden_scale: Float[Array, " node"]
     rows: Int[Array, " pair"]
@@ -108,6 +109,10 @@ class SaddleMap(eqx.Module):
             parts.append(zero.at[i, j].set(part).at[j, i].set(part))
         return State(*parts)
 
+    def on(self, nodes: moments.Nodes) -> "SaddleMap":
+        """The map that averages over ``nodes``."""
+        return eqx.tree_at(lambda m: m.nodes, self, nodes, is_leaf=lambda x: x is None)
+
     def density(self, state: State) -> moments.Density:
         r"""The density that the state implies."""
         embed, extract = self.basis
@@ -120,6 +125,7 @@ class SaddleMap(eqx.Module):
 
     def image(self, state: State, density: moments.Density) -> Array:
         """The moments of a density as a vector; ``state`` says where to put the nodes."""
+        assert self.nodes is not None
         result = moments.averages(self.nodes, self.activation, density, state.hidden)
         image = self.pack(State(result.feature, result.hidden))
         if not self.grows:
@@ -138,8 +144,8 @@ class Report(NamedTuple):
     density: moments.Density
     image: Array
     image_batches: Array
-    log_normaliser: Array
-    log_normaliser_batches: Array
+    log_normalizer: Array
+    log_normalizer_batches: Array
     ess: Array
     growth: Array
 
@@ -147,6 +153,7 @@ class Report(NamedTuple):
 @eqx.filter_jit
 def report(m: SaddleMap, vector: Array) -> Report:
     """Everything at once, so that it is compiled once; ``ess`` is a share of the nodes."""
+    assert m.nodes is not None
     state = m.unpack(vector)
     density = m.density(state)
     pooled, batches = moments.all_averages(m.nodes, m.activation, density, state.hidden)
@@ -154,11 +161,13 @@ def report(m: SaddleMap, vector: Array) -> Report:
     share = pooled.ess / (m.nodes.n_chunks * moments.CHUNK)
     top = growth(m.activation, density, 256, 200) if m.grows else jnp.zeros(())
     image = jnp.where(top < 0.5, pack(pooled), jnp.nan)
-    logs = pooled.log_normaliser, batches.log_normaliser
+    logs = pooled.log_normalizer, batches.log_normalizer
     return Report(state, density, image, jax.vmap(pack)(batches), *logs, share, top)
 
 
-def saddle_map(problem: Problem, activation: Activation, nodes: Any, prior: State, pairs: np.ndarray) -> SaddleMap:
+def saddle_map(
+    problem: Problem, activation: Activation, nodes: moments.Nodes | None, prior: State, pairs: np.ndarray
+) -> SaddleMap:
     """The map of a problem whose prior is known; ``pairs`` (node, node) is true where an entry is free."""
     rows, columns = map(jnp.asarray, np.nonzero(np.triu(pairs)))
     scales = [np.sqrt(np.maximum(np.diag(np.asarray(matrix)), 0)) for matrix in prior]
@@ -183,7 +192,7 @@ def is_unbounded(activation: Activation) -> bool:
 
 
 def growth(activation: Activation, density: moments.Density, n_starts: int = 32, n_steps: int = 40) -> Array:
-    r"""Largest :math:`\varphi^{\mathsf T}\tilde\Phi\varphi/|z|^2` far out; at ½ the density no longer normalises.
+    r"""Largest :math:`\varphi^{\mathsf T}\tilde\Phi\varphi/|z|^2` far out; at ½ the density no longer normalizes.
 
     For piecewise linear activations this is the copositivity of :math:`K^{-1} - 2D\tilde\Phi D` on every orthant.
     Ascent along z ← gradient from fixed directions, each of which is monotone: a lower bound of the maximum.
@@ -214,35 +223,21 @@ class FreeEnergy(NamedTuple):
     free_energy: Array
 
 
-def free_energy(problem: Problem, state: State, conjugate: Array, log_normaliser: Array) -> FreeEnergy:
-    r""":math:`\tfrac12\mathrm{tr}YR + \mathrm{tr}\tilde\Phi\Phi - \ln\int\!\mathcal N(h;0,K)e^{\varphi\tilde\Phi\varphi}`."""
+def free_energy(problem: Problem, state: State, conjugate: Array, log_normalizer: Array) -> FreeEnergy:
+    r"""Eq. (posterior.4), :math:`\tfrac12\mathrm{tr}YR + \mathrm{tr}\tilde\Phi\Phi - \ln\int\!\mathcal N(h;0,K)e^{\varphi\tilde\Phi\varphi}`."""
     cost = energy(problem, state.feature)
-    entropy = jnp.sum(conjugate * state.feature) - log_normaliser
+    entropy = jnp.sum(conjugate * state.feature) - log_normalizer
     return FreeEnergy(cost, entropy, cost + entropy)
 
 
 def free_energy_at(m: SaddleMap, state: State, density: moments.Density) -> Array:
     """The free energy of a state with the density it is given."""
+    assert m.nodes is not None
     result = moments.averages(m.nodes, m.activation, density, state.hidden)
-    return free_energy(m.problem, state, density.conjugate, result.log_normaliser).free_energy
+    return free_energy(m.problem, state, density.conjugate, result.log_normalizer).free_energy
 
 
 def free_energy_of(m: SaddleMap, vector: Array) -> Array:
     """The free energy of a map's vector."""
     state = m.unpack(vector)
     return free_energy_at(m, state, m.density(state))
-
-
-def odd_lags(problem: Problem) -> np.ndarray:
-    """Pairs of nodes whose states are an odd number apart."""
-    state = np.repeat(np.arange(problem.depth), problem.n_samples)
-    return (state[:, None] - state) % 2 == 1
-
-
-def has_sign_symmetry(problem: Problem, parity: int) -> bool:
-    """Whether W → −W leaves the problem alone: odd activation, no inputs or labels shared across an odd lag."""
-    labels = np.asarray(problem.labels)
-    Y = np.zeros_like(np.asarray(problem.drive))
-    Y[np.ix_(problem.supervised, problem.supervised)] = labels @ labels.T
-    odd = odd_lags(problem)
-    return parity == -1 and not np.any(np.asarray(problem.drive)[odd]) and not np.any(Y[odd])

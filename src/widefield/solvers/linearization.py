@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,15 +10,16 @@ import numpy as np
 import scipy.sparse.linalg as sparse
 from jaxtyping import Array
 
+Map = Callable[[Array], Array]
 DENSE = 600  # entries up to which the Jacobian is a matrix
 FLAT = 1e-11  # relative singular value of 1 − J that counts as a symmetry direction
 
 
 @dataclass(frozen=True, eq=False)
-class Linearised:
-    """``value`` of a ``map`` at a point and its derivative there, a ``matrix`` or only a product with vectors."""
+class Linearization:
+    """``value`` of a ``map`` at a point and its derivative J there, a ``matrix`` or only a product with vectors."""
 
-    map: Any
+    map: Map
     value: np.ndarray
     push: Callable[[np.ndarray], np.ndarray]
     matrix: np.ndarray | None
@@ -43,27 +43,32 @@ class Linearised:
         rows = [sparse.gmres(operator, row, rtol=1e-3, restart=80, maxiter=10) for row in right]
         return np.stack([x if info == 0 else np.full(n, np.inf) for x, info in rows])
 
+    def orientation(self) -> int:
+        """The sign of det(1 − J): it changes where an odd number of real eigenvalues passes 1."""
+        assert self.matrix is not None, "a determinant needs the matrix"
+        return int(np.linalg.slogdet(np.eye(len(self.value)) - self.matrix)[0])
+
     def _push_within(self, keep: np.ndarray, v: np.ndarray) -> np.ndarray:
         full = np.zeros(len(self.value))
         full[keep] = v.ravel()
         return self.push(full)[keep]
 
 
-def linearise(function: Callable[[Array], Array], point: Array) -> Linearised:
-    """The derivative of ``function``, an `equinox.Module` of one vector, at ``point``."""
+def linearize(function: Map, point: Array, *, dense: int = DENSE) -> Linearization:
+    """The derivative of ``function``, an `equinox.Module` of one vector, at ``point``; a matrix up to ``dense`` entries."""
     push = lambda v: np.asarray(_push(function, point, jnp.asarray(v)))  # noqa: E731
-    if len(point) > DENSE:
-        return Linearised(function, np.asarray(function(point)), push, None)
+    if len(point) > dense:
+        return Linearization(function, np.asarray(function(point)), push, None)
     value, columns = _jacobian(function, point)
-    return Linearised(function, np.asarray(value), push, np.asarray(columns).T)
+    return Linearization(function, np.asarray(value), push, np.asarray(columns).T)
 
 
 @eqx.filter_jit
-def _push(function, point: Array, v: Array) -> Array:
+def _push(function: Map, point: Array, v: Array) -> Array:
     return jax.jvp(function, (point,), (v,))[1]
 
 
 @eqx.filter_jit
-def _jacobian(function, point: Array) -> tuple[Array, Array]:
+def _jacobian(function: Map, point: Array) -> tuple[Array, Array]:
     push = lambda v: jax.jvp(function, (point,), (v,))[1]  # noqa: E731
     return function(point), jax.lax.map(push, jnp.eye(len(point), dtype=point.dtype), batch_size=min(16, len(point)))

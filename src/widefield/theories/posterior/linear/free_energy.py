@@ -4,8 +4,8 @@ r"""Linear networks: the free energy of the posterior over positive semi-definit
     F(H) = \tfrac12\mathrm{tr}\,Y(vH_{SS}+\kappa)^{-1} + \tfrac12\mathrm{tr}\,HK^{-1} - \tfrac12\ln|H| + \tfrac12\ln|K|,
     \qquad K = M^w w\,H^- + M^u u\,X^-
 
-Section 3 of theory/posterior (the poster's linear case with all terms). Less depth·P/2, so that it vanishes without
-labels: the first term is the energy, the rest the entropy, a KL divergence from the random network.
+Eq. (posterior.7), the poster's linear case with all terms. Less depth·P/2, so that it vanishes without labels: the
+first term is the energy, the rest the entropy, a KL divergence from the random network.
 
 Coordinates: :math:`H = R\,S\,R^{\!T}` with :math:`RR^{\!T} = H_0` of the random network, thin. The range of :math:`H` is
 that of :math:`H_0` whatever the labels, and so is that of :math:`K`; repeated inputs and more samples than dimensions
@@ -22,8 +22,10 @@ from widefield.solvers import definite
 from widefield.theories.posterior.problem import (
     Array,
     Problem,
+    all_labels,
     by_state,
     covariance,
+    is_tied,
     label_response,
     returned,
     shifted,
@@ -64,14 +66,14 @@ class Separate(NamedTuple):
     """
 
     problem: Problem
-    drive: Float[Array, "state sample sample"]
+    input_kernel: Float[Array, "state sample sample"]
     labels_of: Float[Array, "state sample output"]
     root: Float[Array, "state sample rank"]
     inverse: Float[Array, "state rank sample"]
 
     def covariance(self, H: Array) -> Array:
         w = jnp.diagonal(self.problem.weight)[1:, None, None]
-        return self.drive + jnp.pad(w * H[:-1], ((1, 0), (0, 0), (0, 0)))
+        return self.input_kernel + jnp.pad(w * H[:-1], ((1, 0), (0, 0), (0, 0)))
 
     def returned(self, Q: Array) -> Array:
         w = jnp.diagonal(self.problem.weight)[1:, None, None]
@@ -92,7 +94,7 @@ def kernel(layout: Layout, S: Stack) -> Array:
 
 
 def free_energy(S: Stack, layout: Layout) -> tuple[Array, Stack]:
-    r"""F and dF/dS, what `solvers.definite` minimises.
+    r"""F and dF/dS by Eq. (posterior.8), what `solvers.definite` minimizes.
 
     .. math::  \frac{dF}{dH} = -\tfrac v2 S^{\!T}RYRS + \tfrac12K^{-1} - \tfrac12H^{-1}
                + \tfrac12[M^w w\,(K^{-1} - K^{-1}HK^{-1})]^+
@@ -112,9 +114,9 @@ def free_energy(S: Stack, layout: Layout) -> tuple[Array, Stack]:
 
 def random_kernel(problem: Problem) -> np.ndarray:
     r"""H of the random network, :math:`H_0 = K(H_0)`: exact after as many steps as there are states."""
-    H = np.zeros_like(problem.drive)
+    H = np.zeros_like(problem.input_kernel)
     for _ in range(problem.depth):
-        H = problem.drive + np.asarray(shifted(problem, H))
+        H = problem.input_kernel + np.asarray(shifted(problem, H))
     return H
 
 
@@ -134,13 +136,17 @@ def layout_of(problem: Problem) -> Layout:
     """Coordinates for a problem; one block per state where nothing joins the states."""
     H0 = random_kernel(problem)
     labels = all_labels(problem)
-    if _is_separate(problem, problem.drive) and _is_separate(problem, labels @ labels.T) and _is_diagonal(problem):
+    if (
+        _is_separate(problem, problem.input_kernel)
+        and _is_separate(problem, labels @ labels.T)
+        and not is_tied(problem)
+    ):
         each = range(problem.depth)
         blocks = np.stack([by_state(problem, H0)[a, :, a] for a in each])
         root, inverse = roots(blocks)
         if root is not None:
-            drive = np.stack([by_state(problem, problem.drive)[a, :, a] for a in each])
-            return Separate(problem, drive, labels.reshape(problem.depth, problem.n_samples, -1), root, inverse)
+            inputs = np.stack([by_state(problem, problem.input_kernel)[a, :, a] for a in each])
+            return Separate(problem, inputs, labels.reshape(problem.depth, problem.n_samples, -1), root, inverse)
     root, inverse = roots(H0[None])
     return Joint(problem, root, inverse, np.eye(root.shape[-1])[None])
 
@@ -155,21 +161,10 @@ def joined_states(problem: Problem) -> np.ndarray:
 
     Where neither does, :math:`h^a \to -h^a` is a symmetry of every untied state by itself: its blocks are exactly zero.
     """
-    if not (_is_diagonal(problem) and _is_separate(problem, problem.drive)):
+    if not (not is_tied(problem) and _is_separate(problem, problem.input_kernel)):
         return np.ones((problem.depth, problem.depth), bool)
     labels = all_labels(problem)
     return np.eye(problem.depth, dtype=bool) | np.any(by_state(problem, labels @ labels.T) != 0, axis=(1, 3))
-
-
-def all_labels(problem: Problem) -> np.ndarray:
-    """Labels over all nodes, zero where there are none."""
-    labels = np.zeros((len(problem.drive), problem.labels.shape[1]))
-    labels[problem.supervised] = problem.labels
-    return labels
-
-
-def _is_diagonal(problem: Problem) -> bool:
-    return bool(np.all(problem.weight == np.diag(np.diagonal(problem.weight))))
 
 
 def _is_separate(problem: Problem, matrix: np.ndarray) -> bool:

@@ -2,10 +2,10 @@ r"""Draws of one neuron's states by annealing from the Gaussian: for densities t
 
 .. math::  p_\beta(z) \propto e^{-\frac12|z|^2 + \beta\,\varphi(Rz)^{\mathsf T}\tilde\Phi\,\varphi(Rz)}, \qquad 0 \le \beta \le 1
 
-Sequential Monte Carlo (Del Moral, Doucet & Jasra 2006): β grows so that weights keep 60 % of their effective share,
+Eq. (posterior.20): sequential Monte Carlo (Del Moral, Doucet & Jasra 2006): β grows so that weights keep 60 % of their effective share,
 particles are resampled within their batch and moved by Hamiltonian Monte Carlo with the particles' own covariance as
 inverse mass. Batches never exchange particles: their scatter is the sampling error, and its ratio to the scatter within
-is the nested R̂ of Margossian et al. (2022). The normaliser comes from the weights.
+is the nested R̂ of Margossian et al. (2022). The normalizer comes from the weights.
 """
 
 from typing import NamedTuple
@@ -17,16 +17,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from widefield.question.activation import Activation
-from widefield.theories.posterior.moments import Density, Nodes, make_nodes
+from widefield.theories.posterior.nonlinear.moments import Density, Nodes, make_nodes
 
 SHARE, MOVES, LAST_MOVES, LEAPS, ACCEPT = 0.6, 3, 16, 8, 0.8
 
 
 class Draws(NamedTuple):
-    """Equally weighted whitened draws (batch, particle, dimension), ln of the normaliser by batch, R̂, acceptance."""
+    """Equally weighted whitened draws (batch, particle, dimension), ln of the normalizer by batch, R̂, acceptance."""
 
     z: Float[Array, "batch particle dimension"]
-    log_normaliser: Float[Array, " batch"]
+    log_normalizer: Float[Array, " batch"]
     rhat: float
     acceptance: float
 
@@ -36,25 +36,25 @@ def anneal(activation: Activation, density: Density, n_particles: int, seed: int
     key = jax.random.key(seed)
     key, first = jax.random.split(key)
     z = jax.random.normal(first, (n_batches, n_particles, density.factor.shape[1]), density.factor.dtype)
-    log_normaliser, beta, step = jnp.zeros(n_batches, z.dtype), 0.0, 0.3
+    log_normalizer, beta, step = jnp.zeros(n_batches, z.dtype), 0.0, 0.3
     while beta < 1:
         key, resample, move = jax.random.split(key, 3)
         gain = _tilts(activation, density, z)
         after = _next_beta(np.asarray(gain), beta)
         log_w = (after - beta) * gain
-        log_normaliser += jax.scipy.special.logsumexp(log_w, axis=1) - np.log(n_particles)
+        log_normalizer += jax.scipy.special.logsumexp(log_w, axis=1) - np.log(n_particles)
         z = _resample(resample, z, log_w)
         beta = after
         n_moves = LAST_MOVES if beta == 1 else MOVES
         z, step, rate, between = _move(activation, density, z, move, beta, step, n_moves)
-    return Draws(z, log_normaliser, float(between), float(rate))
+    return Draws(z, log_normalizer, float(between), float(rate))
 
 
 def nodes_of(draws: Draws, activation: Activation, density: Density) -> Nodes:
     """The draws as nodes: at their own density all weights are equal, nearby ones are reached by reweighting."""
     z = draws.z.reshape(-1, draws.z.shape[-1])
     gauss = -0.5 * jnp.sum(z * z, axis=-1) - 0.5 * z.shape[-1] * jnp.log(2 * jnp.pi)
-    log_density = gauss + _tilts(activation, density, z) - jnp.repeat(draws.log_normaliser, draws.z.shape[1])
+    log_density = gauss + _tilts(activation, density, z) - jnp.repeat(draws.log_normalizer, draws.z.shape[1])
     return make_nodes(np.asarray(z), np.asarray(-log_density) - np.log(len(z)), "fixed", len(draws.z))
 
 

@@ -4,7 +4,7 @@ r"""Averages over the density of one neuron's states, Gaussian times the exponen
     p(h) \propto e^{-\frac12 h^{\mathsf T}K^{-1}h + \varphi(h)^{\mathsf T}\tilde\Phi\,\varphi(h)}, \qquad
     h = Rz, \quad K = RR^{\mathsf T}
 
-Notation: :math:`z` are whitened coordinates of the range of :math:`K`; a node set gives unit points :math:`y` with
+Eq. (posterior.5). Notation: :math:`z` are whitened coordinates of the range of :math:`K`; a node set gives unit points :math:`y` with
 logarithmic weights, spread to :math:`z = Uy`. Grids and random draws differ in nothing but points and weights, so one
 function averages over both and derivatives with respect to :math:`K` and :math:`\tilde\Phi` come for free.
 """
@@ -66,7 +66,7 @@ class Averages(NamedTuple):
 
     feature: Array
     hidden: Array
-    log_normaliser: Array
+    log_normalizer: Array
     ess: Array
 
 
@@ -135,7 +135,7 @@ def _extent(activation: Activation, density: Density, values: Array, vectors: Ar
 def log_terms(
     activation: Activation, density: Density, frame: Frame, points: Array, log_weight: Array
 ) -> tuple[Array, Array, Array]:
-    """Logarithm of each node's share of the normaliser, its pre-activations and its features."""
+    """Logarithm of each node's share of the normalizer, its pre-activations and its features."""
     h, z = points @ frame.to_hidden.T, points @ frame.to_white.T
     phi = activation.function(h)
     tilt = jnp.sum(phi * (phi @ density.conjugate), axis=-1)
@@ -143,17 +143,26 @@ def log_terms(
     return log_weight + gauss + tilt + frame.log_volume, h, phi
 
 
+Pairs = Callable[[Array, Array], tuple[tuple[Array, Array], tuple[Array, Array]]]
+
+
+def _squares(phi: Array, h: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    return (phi, phi), (h, h)
+
+
 class _Sums(NamedTuple):
-    """Weighted sums of each chunk, in units of its largest weight exp(``top``)."""
+    """Weighted sums of each chunk, in units of its largest weight exp(``top``): of weights, their squares, two products."""
 
     top: Array
     weight: Array
     square: Array
-    feature: Array
-    hidden: Array
+    first: Array
+    second: Array
 
 
-def _chunk_sums(nodes: Nodes, activation: Activation, density: Density, hidden: Array) -> _Sums:
+def _chunk_sums(
+    nodes: Nodes, activation: Activation, density: Density, hidden: Array, pairs: Pairs = _squares
+) -> _Sums:
     placed, n = frame(nodes, activation, density, hidden), len(hidden)
     count, dtype = len(nodes.points), hidden.dtype
 
@@ -161,7 +170,7 @@ def _chunk_sums(nodes: Nodes, activation: Activation, density: Density, hidden: 
         log_term, h, phi = log_terms(activation, density, placed, nodes.points[c], nodes.log_weight[c])
         top = jax.lax.stop_gradient(jnp.max(log_term))
         weight = jnp.exp(log_term - top)
-        products = [(weight[:, None] * a).T @ a for a in (phi, h)]
+        products = [(weight[:, None] * a).T @ b for a, b in pairs(phi, h)]
         new = _Sums(top, jnp.sum(weight), jnp.sum(weight * weight), *products)
         return jax.tree.map(lambda total, part: total.at[c].set(part), sums, new)
 
@@ -176,12 +185,12 @@ def _combine(sums: _Sums, member: Array) -> Averages:
     unit = jnp.where(member, jnp.exp(sums.top - top), 0)
     total = unit @ sums.weight
     symmetric = lambda a: 0.5 * (a + a.T) / total  # noqa: E731
-    feature, hidden = (symmetric(jnp.tensordot(unit, a, 1)) for a in (sums.feature, sums.hidden))
+    feature, hidden = (symmetric(jnp.tensordot(unit, a, 1)) for a in (sums.first, sums.second))
     return Averages(feature, hidden, top + jnp.log(total), total**2 / (unit**2 @ sums.square))
 
 
 def averages(nodes: Nodes, activation: Activation, density: Density, hidden: Array) -> Averages:
-    """Self-normalised averages over all nodes."""
+    """Self-normalized averages over all nodes."""
     sums = _chunk_sums(nodes, activation, density, hidden)
     return _combine(sums, jnp.isfinite(sums.top))
 
@@ -191,8 +200,21 @@ def all_averages(nodes: Nodes, activation: Activation, density: Density, hidden:
     sums = _chunk_sums(nodes, activation, density, hidden)
     batch = jnp.arange(len(nodes.points)) * nodes.n_batches // nodes.n_chunks
     result = jax.vmap(lambda b: _combine(sums, batch == b))(jnp.arange(nodes.n_batches))
-    result = result._replace(log_normaliser=result.log_normaliser + jnp.log(nodes.n_batches))
+    result = result._replace(log_normalizer=result.log_normalizer + jnp.log(nodes.n_batches))
     return _combine(sums, jnp.isfinite(sums.top)), result
+
+
+def batch_products(
+    nodes: Nodes, activation: Activation, density: Density, hidden: Array, pairs: Pairs
+) -> tuple[Array, Array, Array]:
+    """Averages of two products by batch (batch, node, node_), and the effective share of all nodes."""
+    sums = _chunk_sums(nodes, activation, density, hidden, pairs)
+    unit = jnp.exp(sums.top - jnp.max(sums.top))
+    batch = jnp.arange(len(nodes.points)) * nodes.n_batches // nodes.n_chunks
+    member = unit * (batch == jnp.arange(nodes.n_batches)[:, None])
+    total = (member @ sums.weight)[:, None, None]
+    share = (unit @ sums.weight) ** 2 / (unit**2 @ sums.square) / (nodes.n_chunks * CHUNK)
+    return jnp.tensordot(member, sums.first, 1) / total, jnp.tensordot(member, sums.second, 1) / total, share
 
 
 def capacity(dimension: int) -> int:

@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from widefield.answer.certificate import Status
 from widefield.solvers.anderson import AndersonSolver
-from widefield.theories.posterior.saddle import SaddleMap
+from widefield.theories.posterior.nonlinear.saddle_map import SaddleMap
 
 MEMORY, DAMPING = 6, 0.3  # the map's eigenvalues reach −5
 ON_THE_WAY = 1e-5  # tolerance at weaker labels
@@ -23,11 +23,6 @@ class Converged(NamedTuple):
     vector: Array
     status: Status
     steps: int
-
-
-def unit_of(vector: Array) -> float:
-    """The prior's scale, or the state's where that is larger."""
-    return max(1.0, float(jnp.max(jnp.abs(vector))))
 
 
 def iterate(m: SaddleMap, start: Array, tolerance: float, max_steps: int) -> Converged:
@@ -54,12 +49,12 @@ def grow_labels(m: SaddleMap, prior: Array, tolerance: float, max_steps: int) ->
     for _ in range(MAX_TRIES):
         goal = min(1.0, path[-1][0] * ratio) if path else 0.5 * low
         part = eqx.tree_at(lambda s: s.problem.labels, m, goal * m.problem.labels)
-        found = iterate(part, _secant(path, goal, prior), tolerance if goal == 1 else ON_THE_WAY, max_steps)
-        steps += found.steps
-        if found.status is Status.success:
-            path, ratio = [*path[-1:], (goal, found.vector)], min(ratio**1.5, MAX_RATIO)
+        point = iterate(part, _secant(path, goal, prior), tolerance if goal == 1 else ON_THE_WAY, max_steps)
+        steps += point.steps
+        if point.status is Status.success:
+            path, ratio = [*path[-1:], (goal, point.vector)], min(ratio**1.5, MAX_RATIO)
             if goal == 1:
-                return found._replace(steps=steps)
+                return point._replace(steps=steps)
         elif not path:
             low = goal
         elif (ratio := np.sqrt(ratio)) < MIN_RATIO:

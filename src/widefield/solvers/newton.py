@@ -1,0 +1,64 @@
+"""Newton's method for fixed points: one Jacobian serves as long as it helps."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from widefield.solvers.linearization import Linearization, Map, linearize
+
+SLOW = 0.2  # ratio of successive residuals beyond which the Jacobian is made anew
+RETREATS = 8  # halvings of a step that makes things worse
+
+
+class FixedPoint(NamedTuple):
+    """Where the iteration ended, and the last Jacobian on the way; ``finite`` is false where the map was not."""
+
+    vector: Array
+    jacobian: Linearization
+    converged: bool
+    finite: bool = True
+
+
+def unit_of(vector: Array) -> float:
+    """The scale of a vector whose entries are in natural units: 1, or its largest entry where that is larger."""
+    return max(1.0, float(jnp.max(jnp.abs(vector))))
+
+
+@eqx.filter_jit
+def evaluate(function: Map, vector: Array) -> Array:
+    """A map's value, compiled once per kind of map."""
+    return function(vector)
+
+
+def fixed_point(function: Map, start: Array, tolerance: float, max_steps: int) -> FixedPoint:
+    """The fixed point of an `equinox.Module` near ``start``, to ``tolerance`` in units of `unit_of`."""
+    vector, jacobian, fresh = start, linearize(function, start), True
+    off = jacobian.value - np.asarray(vector)
+    for _ in range(max_steps):
+        if not np.isfinite(off).all():
+            return FixedPoint(vector, jacobian, False, finite=False)
+        if np.abs(off).max() <= tolerance * unit_of(vector):
+            return FixedPoint(vector, jacobian, True)
+        ahead, there = _step(function, vector, jacobian, off)
+        if ahead is None and fresh:
+            break
+        fresh = ahead is None or bool(np.abs(there).max() > SLOW * np.abs(off).max())
+        vector, off = (vector, off) if ahead is None else (ahead, there)
+        if fresh and np.abs(off).max() > tolerance * unit_of(vector):
+            jacobian = linearize(function, vector)
+    return FixedPoint(vector, jacobian, False)
+
+
+def _step(function: Map, vector: Array, jacobian: Linearization, off: np.ndarray) -> tuple[Array | None, np.ndarray]:
+    """One step, shortened until the residual does not grow; None where no length helps."""
+    step = jacobian.solve(off[None])[0]
+    for _ in range(RETREATS):
+        ahead = vector + step
+        there = np.asarray(evaluate(function, ahead)) - np.asarray(ahead)
+        if np.isfinite(there).all() and np.abs(there).max() <= np.abs(off).max():
+            return ahead, there
+        step = 0.5 * step
+    return None, off

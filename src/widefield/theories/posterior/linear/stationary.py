@@ -1,0 +1,224 @@
+"""The stationary points of a linear network's free energy, by branch.
+
+The incoherent point is the minimum among the kernels without odd lags; its stability is that of the whole space.
+"""
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+
+from widefield.solvers import definite
+from widefield.theories.posterior.branches import (
+    COHERENT,
+    Advance,
+    StationaryState,
+    adjacent_correlation,
+    adjacent_trace,
+    correlated,
+)  # fmt: skip
+from widefield.theories.posterior.linear import free_energy as linear
+from widefield.theories.posterior.problem import Problem, by_state, has_sign_symmetry, is_tied
+
+N_SEARCHES = 6
+UNSTABLE = -1e-8  # Hessian eigenvalues above this count as zero: flat directions are allowed
+CONVERGED = 1e-6  # gradient above which a point is listed last
+BASIN = 0.25  # of the smallest Hessian eigenvalue: closer than this a descent ends in the same minimum
+NEAR = 0.2  # of its square: the gradient at which that can be told
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LinearState(StationaryState):
+    """One stationary point: its ``layout`` and coordinates ``point``, and the ``softest`` direction of its Hessian.
+
+    ``residual`` is the largest entry of the gradient where H is the identity; features are the states themselves.
+    """
+
+    layout: linear.Layout
+    point: np.ndarray
+    hidden: np.ndarray
+    feature: np.ndarray
+    free_energy: float
+    residual: float
+    error: float
+    stability: float
+    softest: np.ndarray
+    steps: int
+
+    @property
+    def problem(self) -> Problem:  # type: ignore[override]
+        return self.layout.problem
+
+    @property
+    def branch(self) -> str:
+        return "coherent" if adjacent_correlation(self.problem, self.hidden) > COHERENT else "incoherent"
+
+    def displaced(self, amount: float) -> np.ndarray:
+        """Coordinates next to the point, along its softest direction."""
+        return np.asarray(definite.displaced(self.point, amount * self.softest))
+
+
+def is_symmetric(problem: Problem) -> bool:
+    """Whether W → −W is a symmetry: inputs and labels join no states of odd distance, weights are tied."""
+    return is_tied(problem) and has_sign_symmetry(problem)
+
+
+def stationary_points(
+    layout: linear.Layout, *, tolerance: float, max_steps: int, advance: Advance = lambda n: None
+) -> list[LinearState]:
+    """Stationary points from several starts, the lowest free energy first; minima and the incoherent point.
+
+    A descent that comes so close to a known minimum that it can only end there is stopped: its stability and its last
+    steps are known. ``advance`` is told of each of at most ``N_SEARCHES`` searches.
+    """
+    problem, joint = layout.problem, isinstance(layout, linear.Joint)
+    symmetric = joint and is_symmetric(problem)
+    search = _Search(layout, tolerance, max_steps)
+    states: tuple[LinearState, ...] = ()
+    for start in (_start(layout, 0.0, 1.0), _start(layout, 0.0, _growth(problem))):
+        new = search.descend(start, states, even=symmetric)
+        states += new
+        for point in new:
+            if symmetric and point.stability < UNSTABLE:
+                states += search.descend(point.displaced(0.3), states, even=False)
+        advance(2)
+    if joint and problem.depth > 1:
+        for rho, growth in ((0.5, 1.0), (0.9, _growth(problem))):
+            states += search.descend(_start(layout, rho, growth), states, even=False)
+            advance(1)
+    return _distinct([_gauge_fixed(point) for point in states] if symmetric else list(states))
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Descents in one layout."""
+
+    layout: linear.Layout
+    tolerance: float
+    max_steps: int
+
+    def descend(self, start: np.ndarray, known: tuple[LinearState, ...], *, even: bool) -> tuple[LinearState, ...]:
+        """The stationary point below ``start``; nothing where it is the point of one that is ``known``."""
+        minima = [state for state in known if state.residual <= self.tolerance and state.stability > 0]
+        used = 0
+        if minima:
+            target = max(NEAR * min(state.stability for state in minima) ** 2, self.tolerance)
+            near = minimum_below(self.layout, start, even=even, tolerance=target, max_steps=self.max_steps)
+            start, used = np.asarray(near.point), int(near.steps)
+            if any(_same_basin(start, state) for state in minima):
+                return ()
+        left = max(1, self.max_steps - used)
+        minimum = minimum_below(self.layout, start, even=even, tolerance=self.tolerance, max_steps=left)
+        twins = [state for state in known if _same_point(np.asarray(minimum.point), state)]
+        return () if twins else (state_at(self.layout, minimum._replace(steps=minimum.steps + used)),)
+
+
+def minimum_below(
+    layout: linear.Layout, start: np.ndarray, *, even: bool, tolerance: float, max_steps: int
+) -> definite.Minimum:
+    """Where the descent from ``start`` ends; ``even`` keeps odd lags at zero."""
+    sector = linear.mirrored(layout) if even and isinstance(layout, linear.Joint) else layout
+    return definite.minimize(
+        linear.free_energy, start, (sector,), project=linear.unbroken, tolerance=tolerance, max_steps=max_steps
+    )
+
+
+def state_at(layout: linear.Layout, minimum: definite.Minimum) -> LinearState:
+    """The state at the end of a descent, with its stability."""
+    point, stability, softest = np.asarray(minimum.point), np.nan, np.zeros(minimum.point.shape)
+    if np.isfinite(point).all():
+        stability, softest = definite.smallest_eigenvalue(linear.free_energy, point, (layout,))
+    mask = np.kron(linear.joined_states(layout.problem), np.ones((layout.problem.n_samples,) * 2))
+    kernel = mask * expand(layout, linear.kernel(layout, point))
+    gradient = float(minimum.gradient)
+    return LinearState(
+        layout, point, kernel, kernel, float(minimum.value), gradient, gradient, stability, softest, int(minimum.steps)
+    )
+
+
+def expand(layout: linear.Layout, blocks: np.ndarray) -> np.ndarray:
+    """Blocks of a layout as one (node, node_) matrix."""
+    if isinstance(layout, linear.Joint):
+        return blocks[0]
+    depth, n = blocks.shape[:2]
+    full = np.zeros((depth, n, depth, n))
+    full[np.arange(depth), :, np.arange(depth)] = blocks
+    return full.reshape(depth * n, depth * n)
+
+
+def _distance(point: np.ndarray, state: LinearState) -> float:
+    """How far a point is from a state, in the units that the state sets."""
+    if not (np.isfinite(point).all() and np.isfinite(state.point).all()):
+        return np.inf
+    inverse = np.linalg.inv(np.linalg.cholesky(state.point))
+    off = inverse @ point @ np.swapaxes(inverse, -1, -2) - np.eye(point.shape[-1])
+    return float(np.linalg.norm(off))
+
+
+def _same_basin(point: np.ndarray, state: LinearState) -> bool:
+    return _distance(point, state) <= BASIN * min(state.stability, 1.0)
+
+
+def _same_point(point: np.ndarray, state: LinearState) -> bool:
+    """Converged points that cannot be told apart."""
+    return state.residual < CONVERGED and _distance(point, state) <= 1e-9
+
+
+def _start(layout: linear.Layout, rho: float, growth: float) -> np.ndarray:
+    """Coordinates of a kernel whose states are correlated by ρ^{|a−b|} and grow by a factor each."""
+    problem = layout.problem
+    if rho == 0 and growth == 1:
+        return np.broadcast_to(np.eye(layout.root.shape[-1]), (len(layout.root), *2 * layout.root.shape[-1:])).copy()
+    states, H0 = np.arange(problem.depth), linear.random_kernel(problem)
+    H = correlated(problem, H0, rho, growth)
+    if rho == 0 and isinstance(layout, linear.Joint):  # keep what the inputs join
+        scale = np.repeat(growth ** ((states + 1) / 2), problem.n_samples)
+        H = scale[:, None] * H0 * scale
+    parts = H[None] if isinstance(layout, linear.Joint) else by_state(problem, H)[states, :, states]
+    S = layout.inverse @ parts @ np.swapaxes(layout.inverse, -1, -2)
+    return 0.5 * (S + np.swapaxes(S, -1, -2))
+
+
+def _growth(problem: Problem) -> float:
+    """The factor s per state by which labels alone stretch the random kernel, Eq. (posterior.12) at κ = 0: (s − 1)s^L = λ."""
+    S = problem.supervised
+    power = problem.readout * np.trace(linear.random_kernel(problem)[np.ix_(S, S)])
+    L = S[-1] // problem.n_samples + 1
+    strength = float(np.sum(problem.labels**2) / power) if power > 0 else 0.0
+    s = (1 + strength) ** (1 / (L + 1))
+    for _ in range(60):
+        s -= ((s - 1) * s**L - strength) / (s**L + L * (s - 1) * s ** (L - 1))
+    return float(s)
+
+
+def _gauge_fixed(state: LinearState) -> LinearState:
+    """Of the two points ±W, that whose adjacent states are positively correlated."""
+    if adjacent_trace(state.problem, state.hidden) >= 0:
+        return state
+    assert isinstance(state.layout, linear.Joint)
+    mirror = np.asarray(linear.mirrored(state.layout).mirror)
+    sign = linear.parity(state.problem)
+    point = mirror @ state.point @ np.swapaxes(mirror, -1, -2)
+    turn = np.linalg.solve(np.linalg.cholesky(point), mirror @ np.linalg.cholesky(state.point))
+    softest = turn @ state.softest @ np.swapaxes(turn, -1, -2)
+    hidden = sign[:, None] * state.hidden * sign
+    return replace(state, point=point, hidden=hidden, feature=hidden, softest=softest)
+
+
+def _distinct(points: list[LinearState]) -> list[LinearState]:
+    """Without repetitions, by free energy; what did not converge comes last."""
+    order = sorted(
+        points,
+        key=lambda p: (not p.residual < CONVERGED, round(p.free_energy, 9), -adjacent_trace(p.problem, p.hidden)),
+    )
+    kept: list[LinearState] = []
+    for point in order:
+        twin = any(
+            abs(point.free_energy - other.free_energy) < 1e-8 * (1 + abs(other.free_energy))
+            and point.branch == other.branch
+            for other in kept
+        )
+        if not twin:
+            kept.append(point)
+    return kept

@@ -1,0 +1,215 @@
+r"""The saddle point of a nonlinear network with one correlation of its features held at a value.
+
+.. math::
+    m(\Phi) = \frac{\mathrm{tr}\,\Phi_{ab}}{\sqrt{\mathrm{tr}\,\Phi_{aa}\,\mathrm{tr}\,\Phi_{bb}}} = m_0, \qquad
+    \tilde\Phi = \tfrac v2 S^{\mathsf T}RYRS + \tfrac12\big[M^w w\,(K^{-1}CK^{-1} - K^{-1})\big]^+
+    + \eta\,\frac{\partial m}{\partial\Phi}, \qquad \eta = \frac{dF}{dm_0}
+
+Eqs. (posterior.17), (posterior.18): the free energy less :math:`\eta\,(m - m_0)` is stationary. The field :math:`\eta` is
+one more unknown, the constraint one more equation.
+
+Method: Newton's, whose Jacobian also says what a finer grid changes and whether anything else is unstable: its
+determinant is :math:`\det(1-J)\,dm/d\eta`, positive at a minimum and, because both factors change their sign there,
+where the held correlation alone is unstable.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from widefield.answer.certificate import Status
+from widefield.gaussian.kernels import parity_of
+from widefield.question.activation import Activation
+from widefield.solvers.linearization import linearize
+from widefield.solvers.newton import evaluate, fixed_point, unit_of
+from widefield.theories.posterior.nonlinear import moments, saddle_map
+from widefield.theories.posterior.nonlinear.saddle import MAX_DIMENSION, levels_of
+from widefield.theories.posterior.nonlinear.saddle_map import SaddleMap, State
+from widefield.theories.posterior.problem import Problem, correlation, correlation_forms
+
+REACHED = (Status.success, Status.saddle, Status.inaccurate)  # the point was reached, whatever it is worth
+ON_THE_WAY, CLIMB = 1e-4, np.arange(1, 20) / 20  # accuracy and correlations of a climb
+HALVINGS = 8  # of the way to a value that is not reached
+Forms = tuple[Array, Array, Array]
+
+
+class ConstrainedMap(eqx.Module):
+    """A `SaddleMap` with one more unknown as last entry of its vector; it rests where the correlation is ``target``."""
+
+    map: eqx.AbstractVar[SaddleMap]
+    forms: eqx.AbstractVar[Forms]
+    target: eqx.AbstractVar[Array]
+
+    @abstractmethod
+    def free_energy(self, vector: Array) -> Array:
+        """The free energy of a vector."""
+
+    @abstractmethod
+    def __call__(self, vector: Array, args: None = None) -> Array:
+        """The image of a vector."""
+
+    def state(self, vector: Array) -> State:
+        return self.map.unpack(vector[:-1])
+
+
+class FieldMap(ConstrainedMap):
+    """The last entry is the field that holds the correlation."""
+
+    map: SaddleMap
+    forms: Forms
+    target: Float[Array, ""]
+
+    def density(self, state: State, field: Array) -> tuple[moments.Density, Array]:
+        """The density under the field, and the correlation."""
+        m, slope = correlation(state.feature, self.forms)
+        density = self.map.density(state)
+        return density._replace(conjugate=density.conjugate + field * slope), m
+
+    def free_energy(self, vector: Array) -> Array:
+        state = self.state(vector)
+        return saddle_map.free_energy_at(self.map, state, self.density(state, vector[-1])[0])
+
+    def __call__(self, vector: Array, args: None = None) -> Array:
+        state = self.state(vector)
+        density, m = self.density(state, vector[-1])
+        return jnp.append(self.map.image(state, density), vector[-1] + self.target - m)
+
+
+@eqx.filter_jit
+def _free_energy(constrained: ConstrainedMap, vector: Array) -> Array:
+    return constrained.free_energy(vector)
+
+
+class Point(NamedTuple):
+    """A constrained saddle point: the ``vector`` of its map, and what a finer grid says about it."""
+
+    vector: Array
+    state: State
+    free_energy: float
+    residual: float
+    error: float
+    status: Status
+
+    @property
+    def reached(self) -> bool:
+        return self.status in REACHED
+
+    @property
+    def last(self) -> float:
+        """The unknown beside the state: the field, or what takes its place."""
+        return float(self.vector[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class ConstrainedSaddle:
+    """Solves for constrained saddle points on a pair of grids, one to solve on and a finer one to judge on.
+
+    ``make`` says what the last entry of a vector is. Where a point needs finer grids, the solver with these comes back
+    beside it and serves for its neighbors.
+    """
+
+    frame: SaddleMap
+    forms: Forms
+    make: Callable[[SaddleMap, Forms, Array], ConstrainedMap]
+    rtol: float
+    max_steps: int
+    levels: tuple[Callable[[], moments.Nodes], ...]
+    level: int
+    nodes: tuple[moments.Nodes, moments.Nodes]
+
+    def on_vector(self, state: State, last: float = 0.0) -> tuple[float, Array]:
+        """A free stationary state as a constrained point: its correlation and its vector."""
+        state = State(*map(jnp.asarray, state))
+        return float(correlation(state.feature, self.forms)[0]), jnp.append(self.frame.pack(state), last)
+
+    def map_at(self, target: float, finer: bool = False) -> ConstrainedMap:
+        """The map on the present grid, or on the finer one."""
+        return self.make(self.frame.on(self.nodes[finer]), self.forms, jnp.asarray(target))
+
+    def finer(self) -> "ConstrainedSaddle":
+        """The solver one level up."""
+        nodes = self.nodes[1], self.levels[self.level + 2]()
+        return replace(self, level=self.level + 1, nodes=nodes)
+
+    def reach(self, vector: Array, begin: float, target: float) -> tuple[Point, "ConstrainedSaddle"]:
+        """The point at ``target`` from that at ``begin``, by shorter steps where a long one fails."""
+        solver, at, step = self, begin, target - begin
+        for _ in range(2**HALVINGS):
+            ahead = target if abs(target - at) <= 1.0001 * abs(step) else at + step
+            point, solver = solver.solve(vector, ahead)
+            if not point.reached:
+                step *= 0.5
+                if abs(step) < abs(target - begin) / 2**HALVINGS:
+                    break
+                continue
+            at, vector = ahead, point.vector
+            if at == target:
+                break
+        return point, solver
+
+    def solve(self, vector: Array, target: float) -> tuple[Point, "ConstrainedSaddle"]:
+        """Newton's method on one grid, judged on the next finer one, and on finer ones where they differ."""
+        here, there = self.map_at(target), self.map_at(target, finer=True)
+        solved = fixed_point(here, vector, 0.01 * self.rtol, self.max_steps)
+        gap = np.asarray(evaluate(there, solved.vector)) - np.asarray(solved.vector)
+        if not solved.converged or not np.isfinite(gap).all():
+            finite = solved.finite and (np.isfinite(gap).all() or not solved.converged)
+            status = Status.not_converged if finite else Status.nonfinite
+            return _point(there, solved.vector, gap, np.inf, status), self
+        error = float(np.abs(solved.jacobian.solve(gap[None])).max()) / unit_of(solved.vector)
+        if error <= self.rtol:
+            unstable = solved.jacobian.orientation() < 0 and linearize(here, solved.vector).orientation() < 0
+            status = Status.saddle if unstable else Status.success
+            return _point(there, solved.vector, gap, error, status), self
+        if self.level + 2 >= len(self.levels):
+            return _point(there, solved.vector, gap, error, Status.inaccurate), self
+        return self.finer().solve(solved.vector, target)
+
+
+def _point(constrained: ConstrainedMap, vector: Array, gap: np.ndarray, error: float, status: Status) -> Point:
+    free, residual = float(_free_energy(constrained, vector)), float(np.abs(gap).max()) / unit_of(vector)
+    return Point(vector, constrained.state(vector), free, residual, error, status)
+
+
+def constrained_saddle(
+    problem: Problem,
+    activation: Activation,
+    pair: tuple[int, int],
+    rtol: float,
+    max_steps: int,
+    make: Callable[[SaddleMap, Forms, Array], ConstrainedMap] = FieldMap,
+) -> ConstrainedSaddle:
+    """A solver for the correlation of a pair of states, on the coarsest grids."""
+    prior = saddle_map.prior_state(problem, activation)
+    frame = saddle_map.saddle_map(problem, activation, None, prior, np.ones(problem.input_kernel.shape, bool))
+    if frame.basis.embed.shape[1] > MAX_DIMENSION:
+        raise ValueError(
+            f"`task` must leave at most {MAX_DIMENSION} dimensions, depth times samples, for the landscape of a "
+            f"nonlinear network, got {frame.basis.embed.shape[1]}."
+        )
+    levels = tuple(levels_of(frame, parity_of(activation) != 0))
+    between, first, second = map(jnp.asarray, correlation_forms(problem, *pair))
+    nodes = levels[0](), levels[1]()
+    return ConstrainedSaddle(frame, (between, first, second), make, rtol, max_steps, levels, 0, nodes)
+
+
+def climb_to_coherent(problem: Problem, activation: Activation, state: State, max_steps: int) -> State | None:
+    """From an unstable incoherent state up the correlation of the last two states, to where its field vanishes."""
+    pair = problem.depth - 2, problem.depth - 1
+    solver = constrained_saddle(problem, activation, pair, ON_THE_WAY, max_steps)
+    at, vector = solver.on_vector(state)
+    pulled = False
+    for size in CLIMB:
+        point, solver = solver.reach(vector, at, float(size))
+        if not point.reached:
+            return None
+        if pulled and point.last >= 0:
+            return point.state
+        pulled, at, vector = point.last < 0, float(size), point.vector
+    return None

@@ -1,0 +1,372 @@
+r"""Solves the saddle point of nonlinear networks: nodes, Anderson acceleration, and what the result is worth.
+
+Method: quadrature where the states of one neuron span at most four dimensions, importance sampling with Sobol draws
+beyond, annealed draws where importance weights collapse. Each solve runs on fixed nodes, so that the fixed point is
+exact on them; what the nodes miss is measured on others (a finer grid, fresh draws) and propagated.
+
+Error: a moment error ε moves the fixed point by :math:`(1 - J)^{-1}\varepsilon`, Eq. (posterior.16), with :math:`J` the
+map's Jacobian. Close to a transition its eigenvalue μ → 1 and any error grows by 1/(1 − μ): a residual of zero on fixed
+draws is no evidence.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal, NamedTuple, final
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from widefield.answer.boundary import x64
+from widefield.answer.certificate import Status
+from widefield.gaussian.kernels import parity_of
+from widefield.question import checks
+from widefield.question.activation import Activation
+from widefield.solvers.linearization import Linearization, linearize
+from widefield.solvers.newton import unit_of
+from widefield.theories.posterior.branches import COHERENT, StationaryState, adjacent_correlation
+from widefield.theories.posterior.nonlinear import annealed, moments, saddle_map
+from widefield.theories.posterior.nonlinear.fixed_point import Converged, grow_labels, iterate
+from widefield.theories.posterior.nonlinear.saddle_map import SaddleMap, State, report
+from widefield.theories.posterior.problem import Problem, has_sign_symmetry, odd_lags
+
+MAX_DIMENSION = 4  # of a grid
+MAX_DRAWS, FIRST_DRAWS = 1 << 20, 1 << 14
+COLLAPSED = 0.05  # effective share of importance draws
+TRUSTED = 0.4  # effective share of reweighted draws
+ROUNDS = 12  # of annealing and reweighting
+DEVIATION = 4.0  # rms of fresh residuals in standard errors, beyond which the errors are not believed
+SPREAD = 4.0  # standard errors of an adjacent correlation that sampling alone may produce
+FRESH = 1_000_003  # between the seeds of draws that are solved on and of those that judge
+
+
+@dataclass(frozen=True)
+class SaddleOptions:
+    """``rtol`` bounds residual and grid error in units of the prior's scale, ``sampling_rtol`` the standard error of
+    sampled order parameters: draws are added until it is met, or ``n_paths`` of them are taken as they are."""
+
+    rtol: float = 1e-7
+    sampling_rtol: float = 1e-2
+    max_steps: int = 300
+    n_paths: int | None = None
+    seed: int = 0
+    integration: str = "auto"
+
+
+DEFAULTS = SaddleOptions()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Saddle(StationaryState):
+    r"""A saddle point with its free energy, stability and error. Matrices are over nodes (state, sample), state-major.
+
+    ``feature`` Φ, ``hidden`` C, ``conjugate`` Φ̃. ``feature_stderr`` and ``hidden_stderr`` are
+    standard errors, for quadrature the change on a finer grid; both include the amplification by the fixed point.
+    ``residual`` is the undamped residual on the finer grid or on fresh draws, in units of the prior's scale, and
+    ``deviation`` its root mean square in standard errors (about 1 if these are honest; 0 for quadrature). ``mu`` is
+    the largest real part of the map's eigenvalues, ``mu_odd`` that of the odd-lag sector where the state has none of it
+    (else NaN): above 1 the state is unstable, and ``stability`` is 1 − ``mu``. ``ess`` is the effective share of the
+    draws, ``rhat`` the annealed ones'. ``saddle_map`` can be evaluated further.
+    """
+
+    problem: Problem
+    feature: np.ndarray
+    hidden: np.ndarray
+    conjugate: np.ndarray
+    feature_stderr: np.ndarray
+    hidden_stderr: np.ndarray
+    energy: float
+    entropy: float
+    free_energy: float
+    free_energy_stderr: float
+    residual: float
+    deviation: float
+    error: float
+    mu: float
+    mu_odd: float
+    stability: float
+    ess: float
+    rhat: float
+    integration: str
+    n_nodes: int
+    steps: int
+    status: Status
+    saddle_map: SaddleMap
+
+    @property
+    def converged(self) -> bool:
+        return self.status is Status.success
+
+    @property
+    def sampled(self) -> bool:
+        return self.integration != "quadrature"
+
+    @property
+    def order_parameters(self) -> State:
+        return State(jnp.asarray(self.feature), jnp.asarray(self.hidden))
+
+    @property
+    def branch(self) -> str:
+        noise = SPREAD * adjacent_correlation(self.problem, self.hidden_stderr, self.hidden) if self.sampled else 0.0
+        coherent = adjacent_correlation(self.problem, self.hidden) > max(COHERENT, noise)
+        return "coherent" if coherent else "incoherent"
+
+
+class _Solved(NamedTuple):
+    """A fixed point on its nodes, and what other nodes say about it."""
+
+    map: SaddleMap
+    vector: Array
+    status: Status
+    steps: int
+    error: np.ndarray  # of every entry of the vector
+    residual: float
+    deviation: float
+    jacobian: Linearization | None
+    ess: float
+    rhat: float = np.nan
+
+
+@x64
+def solve_saddle(
+    problem: Problem,
+    activation: Activation,
+    options: SaddleOptions = DEFAULTS,
+    *,
+    start: State | tuple | None = None,
+    sector: Literal["full", "even"] = "full",
+) -> Saddle:
+    r"""The saddle point (Φ, C) of a nonlinear network, Eq. (posterior.5), and everything that follows from it.
+
+    ``start`` is a pair (Φ, C), by default the prior; where the labels are too strong for the prior to be a start they
+    are grown from zero. ``sector="even"`` keeps odd-lag blocks at zero (the incoherent branch) and needs the symmetry
+    W → −W.
+
+    Never raises for a solve that failed: ``status`` says what happened (``diverged``: the density does not normalize).
+    """
+    checks.choice("sector", sector, ("full", "even"))
+    parity = parity_of(activation)
+    if sector == "even" and not (parity == -1 and has_sign_symmetry(problem)):
+        raise ValueError("`sector` 'even' needs an odd activation, and inputs and labels at states of one parity.")
+    prior = saddle_map.prior_state(problem, activation)
+    odd = odd_lags(problem)
+    pairs = ~odd if sector == "even" else np.ones_like(odd)
+    frame = saddle_map.saddle_map(problem, activation, None, prior, pairs)
+    origin = State(*map(jnp.asarray, prior if start is None else start))
+    setup = _Setup(frame, frame.pack(origin), start is None, parity != 0, options)
+    return _finish(problem, setup, *_integrate(setup), parity)
+
+
+class _Setup(NamedTuple):
+    """The map without nodes, where to start, and the options."""
+
+    frame: SaddleMap
+    start: Array
+    at_prior: bool
+    symmetric: bool
+    options: SaddleOptions
+
+    @property
+    def dimension(self) -> int:
+        return self.frame.basis.embed.shape[1]
+
+    def solve(self, m: SaddleMap, vector: Array, grow: bool) -> Converged:
+        """The fixed point; with ``grow`` the labels are raised from weak ones where they are too strong at once."""
+        limits = 0.1 * self.options.rtol, self.options.max_steps
+        point = iterate(m, vector, *limits)
+        if point.status is Status.success or not grow:
+            return point
+        grown = grow_labels(m, vector, *limits)
+        return grown._replace(steps=grown.steps + point.steps)
+
+
+def _integrate(setup: _Setup) -> tuple[str, _Solved]:
+    integration = setup.options.integration
+    if integration == "quadrature" or (integration == "auto" and setup.dimension <= MAX_DIMENSION):
+        if setup.dimension > MAX_DIMENSION:
+            raise ValueError(
+                f"`integration` 'quadrature' covers {MAX_DIMENSION} dimensions, the problem has {setup.dimension}."
+            )
+        solved = _by_quadrature(setup)
+        if integration == "quadrature" or solved.status is not Status.inaccurate or setup.dimension < MAX_DIMENSION:
+            return "quadrature", solved
+    if integration in ("auto", "importance"):
+        solved = _by_importance(setup)
+        if integration == "importance" or solved.ess >= COLLAPSED:
+            return "importance", solved
+    return "annealed", _by_annealing(setup)
+
+
+def levels_of(frame: SaddleMap, symmetric: bool) -> list[Callable[[], moments.Nodes]]:
+    """The grids that suit a map, coarse ones first; half of each where the activation is ``symmetric``."""
+    n_nodes, dimension = frame.basis.embed.shape
+    split = frame.activation.breaks == (0.0,) and dimension == n_nodes
+    return list(moments.levels(dimension, symmetric, split=split, bounded=not frame.grows))
+
+
+def _by_quadrature(setup: _Setup) -> _Solved:
+    """Solve on a grid, judge on the next finer one, and move there where the two differ."""
+    levels = levels_of(setup.frame, setup.symmetric)
+    vector, steps, grow, rtol = setup.start, 0, setup.at_prior, setup.options.rtol
+    for k, (nodes, finer) in enumerate(pairwise(levels)):
+        here, there = setup.frame.on(nodes()), setup.frame.on(finer())
+        vector, status, more = setup.solve(here, vector, grow)
+        steps, grow = steps + more, False
+        if status is not Status.success:
+            return _Solved(here, vector, status, steps, np.full(len(vector), np.inf), np.inf, 0.0, None, np.nan)
+        unit = unit_of(vector)
+        gap = np.asarray(report(there, vector).image - vector) / unit
+        last = k == len(levels) - 2
+        if np.max(np.abs(gap)) > rtol and not last:
+            continue
+        jacobian = linearize(there, vector)
+        vector = _polished(here, vector, jacobian)
+        gap = np.asarray(report(there, vector).image - vector) / unit
+        error = np.abs(jacobian.solve(gap[None]))[0]
+        status = Status.success if np.max(error) <= rtol else Status.inaccurate
+        if status is Status.success or last:
+            break
+    return _Solved(here, vector, status, steps, unit * error, float(np.max(np.abs(gap))), 0.0, jacobian, np.nan)
+
+
+def _polished(m: SaddleMap, vector: Array, jacobian: Linearization) -> Array:
+    """One step of Newton's towards the fixed point of ``m``: what the iteration left is no error of the grid."""
+    image = lambda v: report(m, v).image - v  # noqa: E731
+    off = image(vector)
+    ahead = vector + jacobian.solve(np.asarray(off)[None])[0]
+    return ahead if jnp.max(jnp.abs(image(ahead))) < jnp.max(jnp.abs(off)) else vector
+
+
+def _by_importance(setup: _Setup) -> _Solved:
+    """Solve on Sobol draws, more of them until the propagated error is small; judge on fresh ones."""
+    options, dimension = setup.options, setup.dimension
+    n = options.n_paths or FIRST_DRAWS
+    most = min(MAX_DRAWS, moments.capacity(dimension))
+    vector, steps = setup.start, 0
+    while True:
+        here = setup.frame.on(moments.draws(dimension, n, options.seed))
+        vector, status, more = setup.solve(here, vector, setup.at_prior and not steps)
+        steps += more
+        fresh = lambda n=n: setup.frame.on(moments.draws(dimension, n, options.seed + FRESH))  # noqa: E731
+        solved = _judge(here, fresh, vector, status, steps, options)
+        done = options.n_paths is not None or status is not Status.success or solved.ess < COLLAPSED
+        if done or solved.status is Status.success or n >= most:
+            return solved
+        n = min(most, n * 4)
+
+
+def _by_annealing(setup: _Setup) -> _Solved:
+    """Anneal at a state, solve by reweighting as far as the weights allow, and anneal again there."""
+    n_batches, options = 16, setup.options
+    n = moments.CHUNK * max(1, round((options.n_paths or 1 << 15) / (moments.CHUNK * n_batches)))
+    vector, steps = setup.start, 0
+
+    def draw(at: Array, seed: int) -> tuple[SaddleMap, float]:
+        density = setup.frame.density(setup.frame.unpack(at))
+        sample = annealed.anneal(setup.frame.activation, density, n, seed, n_batches)
+        return setup.frame.on(annealed.nodes_of(sample, setup.frame.activation, density)), sample.rhat
+
+    for turn in range(ROUNDS):
+        here, rhat = draw(vector, options.seed + turn)
+        solved, status, more = setup.solve(here, vector, False)
+        steps += more
+        share, ess = 1.0, float(report(here, solved).ess)
+        while not ess >= TRUSTED and share > 1e-3:
+            share *= 0.5
+            ess = float(report(here, vector + share * (solved - vector)).ess)
+        vector = vector + share * (solved - vector)
+        if share == 1.0 and status is Status.success:
+            break
+    status = status if share == 1.0 else Status.not_converged
+    fresh = lambda: draw(vector, options.seed + FRESH)[0]  # noqa: E731
+    return _judge(here, fresh, vector, status, steps, options)._replace(rhat=rhat)
+
+
+def _judge(
+    here: SaddleMap,
+    fresh: Callable[[], SaddleMap],
+    vector: Array,
+    status: Status,
+    steps: int,
+    options: SaddleOptions,
+) -> _Solved:
+    """Standard errors by the scatter of batches, propagated through the fixed point; residual on fresh draws."""
+    said = report(here, vector)
+    ess = float(said.ess)
+    if status is not Status.success:
+        return _Solved(here, vector, status, steps, np.full(len(vector), np.inf), np.inf, np.inf, None, ess)
+    jacobian, unit = linearize(here, vector), unit_of(vector)
+    scatter = np.asarray(said.image_batches) - np.asarray(vector)
+    moved = jacobian.solve(scatter)
+    root = np.sqrt(len(moved))
+    error = moved.std(axis=0, ddof=1) / root
+    other = np.asarray(report(fresh(), vector).image_batches) - np.asarray(vector)
+    gap = other.mean(axis=0)
+    noise = np.hypot(scatter.std(axis=0, ddof=1), other.std(axis=0, ddof=1)) / root
+    deviation = float(np.sqrt(np.mean((gap / np.where(noise > 0, noise, np.inf)) ** 2)))
+    enough = options.n_paths is not None or np.max(error) <= options.sampling_rtol * unit
+    status = Status.success if deviation <= DEVIATION and enough else Status.inaccurate
+    return _Solved(here, vector, status, steps, error, float(np.max(np.abs(gap))) / unit, deviation, jacobian, ess)
+
+
+def _finish(problem: Problem, setup: _Setup, integration: str, solved: _Solved, parity: int) -> Saddle:
+    """Free energy, stability and errors of a fixed point as plain arrays."""
+    said, m = report(solved.map, solved.vector), solved.map
+    state, density, log_normalizer, batches = said.state, said.density, said.log_normalizer, said.log_normalizer_batches
+    status = solved.status
+    if setup.frame.grows and status is Status.success and not said.growth < 0.5:
+        status = Status.diverged
+    if status in (Status.diverged, Status.nonfinite):
+        log_normalizer = jnp.full_like(log_normalizer, jnp.nan)
+    parts = saddle_map.free_energy(m.problem, state, density.conjugate, log_normalizer)
+    spread = float(jnp.std(batches, ddof=1) / np.sqrt(len(batches))) if len(batches) > 1 else 0.0
+    errors = m.unpack(jnp.asarray(solved.error))
+    mu, mu_odd = _stability(problem, solved, parity)
+    assert m.nodes is not None
+    return Saddle(
+        problem=problem,
+        feature=np.asarray(state.feature),
+        hidden=np.asarray(state.hidden),
+        conjugate=np.asarray(density.conjugate),
+        feature_stderr=np.asarray(errors.feature),
+        hidden_stderr=np.asarray(errors.hidden),
+        energy=float(parts.energy),
+        entropy=float(parts.entropy),
+        free_energy=float(parts.free_energy),
+        free_energy_stderr=spread,
+        residual=solved.residual,
+        deviation=solved.deviation,
+        error=float(np.max(solved.error)) / unit_of(solved.vector),
+        mu=mu,
+        mu_odd=mu_odd,
+        stability=1 - mu,
+        ess=solved.ess,
+        rhat=solved.rhat,
+        integration=integration,
+        n_nodes=m.nodes.size,
+        steps=solved.steps,
+        status=status,
+        saddle_map=m,
+    )
+
+
+def _stability(problem: Problem, solved: _Solved, parity: int) -> tuple[float, float]:
+    """Leading eigenvalues of the full map: all, and in the odd-lag sector where that decouples."""
+    if solved.jacobian is None:
+        return np.nan, np.nan
+    m, odd = solved.map, odd_lags(problem)
+    state = m.unpack(solved.vector)
+    symmetric = parity == -1 and has_sign_symmetry(problem)
+    if not symmetric or np.any(np.abs(np.asarray(state.feature)[odd]) > 1e-6):
+        return solved.jacobian.leading(None), np.nan
+    jacobian, full = solved.jacobian, solved.jacobian.map
+    assert isinstance(full, SaddleMap)
+    if len(full.rows) * 2 < len(odd) * (len(odd) + 1):
+        rows, columns = map(jnp.asarray, np.nonzero(np.triu(np.ones_like(odd))))
+        full = replace(full, rows=rows, columns=columns)
+        jacobian = linearize(full, full.pack(state))
+    is_odd = np.tile(odd[full.rows, full.columns], 2)
+    even, odd_part = jacobian.leading(~is_odd), jacobian.leading(is_odd)
+    return max(even, odd_part), odd_part

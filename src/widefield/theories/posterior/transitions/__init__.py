@@ -1,0 +1,1 @@
+"""Transitions between branches, and the landscape that they live in."""

@@ -1,0 +1,238 @@
+r"""The transition from incoherent to coherent recurrent networks, followed from both sides.
+
+Three points have names: the *instability*, at which the incoherent point stops being a minimum; the *equal-free-energy*
+point, from which the coherent minimum is the lower one; the *spinodal*, at which the coherent branch ends. At a
+second-order transition they coincide, and only the first is reported.
+"""
+
+import html
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from widefield.answer.boundary import x64
+from widefield.answer.certificate import Certificate, Check, Status
+from widefield.answer.progress import bar
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
+from widefield.solvers import continuation
+from widefield.theories.posterior import problem as core
+from widefield.theories.posterior.branch_choice import branches_of
+from widefield.theories.posterior.branches import Advance, Branches, GrowthLaw, Options, S, adjacent_correlation
+from widefield.theories.posterior.transitions.instability import Instability, find_instability
+
+NAMES = ("free_energy", "order_parameter", "stability")
+UNBROKEN = "nothing breaks W → −W spontaneously here (untied weights, or inputs or labels that break it)"
+UNTOLD = "sampled: the order is not told, and points close to the instability have large errors"
+
+
+@dataclass(frozen=True)
+class Transition:
+    """Where the incoherent branch gives way to the coherent one; points are factors on what is varied, None if absent.
+
+    The order parameter grows as ``prefactor`` · |λ/λ_c − 1|^``exponent`` with λ the varied quantity (the labels
+    squared); it is the largest correlation between adjacent states. ``curve`` has both branches over ``factor``.
+    ``instability_stderr`` is that of sampled branches, whose order is not told (None). Where ``instability`` is None and
+    the certificate says success, there is none; where the branch could not be followed, it says ``incomplete``.
+    """
+
+    along: str
+    instability: float | None
+    equal_free_energy: float | None
+    spinodal: float | None
+    order: str | None
+    exponent: float | None
+    prefactor: float | None
+    curve: Solution
+    instability_stderr: float | None = None
+
+    @property
+    def certificate(self) -> Certificate:
+        return self.curve.certificate
+
+    def __str__(self) -> str:
+        if self.instability is None:
+            established = self.certificate.status is Status.success
+            head = "No transition" if established else "A transition could not be looked for"
+            return f"{head} along {self.along}: {'; '.join(self.certificate.notes)}"
+        show = lambda v: "none" if v is None else f"{v:.8g}"  # noqa: E731
+        kind = f"Transition of {self.order or 'unknown'} order"
+        lines = [f"{kind} along {self.along} (factors on the {self.along} of the task)"]
+        for name in ("instability", "equal_free_energy", "spinodal", "exponent", "prefactor"):
+            error = f" ± {self.instability_stderr:.2g}" if name == "instability" and self.instability_stderr else ""
+            lines.append(f"  {name.replace('_', ' '):<18} {show(getattr(self, name))}{error}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    def plot(self, path: str | Path | None = None):
+        """Draw order parameter and free energy of both branches."""
+        return self.curve.plot(path)
+
+
+@x64
+def transition(
+    network: Network,
+    task: Task,
+    *,
+    temperature: float,
+    along: str = "labels",
+    points: int = 50,
+    paths: int | None = None,
+    seed: int = 0,
+    rtol: float | None = None,
+    max_steps: int = 300,
+    progress: bool | None = None,
+    throw: bool = True,
+) -> Transition:
+    r"""Follow the incoherent and the coherent branch as the labels or the temperature of a task are scaled.
+
+    Eqs. (posterior.13), (posterior.14), (posterior.15), (posterior.19). The incoherent branch is unstable where the
+    softest Hessian eigenvalue vanishes or, for nonlinear networks, an eigenvalue of the saddle-point map reaches 1. For
+    linear networks the sign of Landau's quartic coefficient there, even modes eliminated, says whether the transition is
+    of second (:math:`b > 0`, exponent ½, prefactor from :math:`b`) or of first order; for others the side does to which
+    the coherent branch leaves.
+
+    Method: continuation of each branch from its neighbor, in both directions; ends by bisection. Nonlinear networks by
+    quadrature up to four dimensions, depth times samples, their coherent branch as a function of its order parameter,
+    which does not notice where the branch turns back. Beyond, or where ``paths`` is given, on that many draws (65536
+    by default), the same ones at every factor; the instability is then the mean over eight sets of them.
+    Error: states are solved to ``rtol``, by default 1e-10 for linear networks and 1e-7 for others; factors are good to
+    that. Sampled ones have ``instability_stderr``, whose share of the instability must be within ``rtol``, by default
+    5e-2. The check ``lost`` counts the points of the search that were not reached: with any, the status is
+    ``incomplete`` and the notes say which. Absence is a success only where the incoherent branch was followed through all
+    factors, 1e-4 to 1e4 (linear) or 1e-2 to 1e2, and stayed a minimum.
+    Limits: draws do not tell the order of a transition, because the coherent branch next to it is lost in their
+    amplified error: then only the instability is given. Without the symmetry W → −W there is no sharp transition, and all
+    points are None.
+    """
+    begun = time.perf_counter()
+    points = checks.integer("points", points, 2)
+    options = Options("transition", rtol, max_steps, along, paths=paths, seed=seed)
+    branches = branches_of(core.problem_of(network, task, temperature), network.activation, options)
+    with bar("transition", 4, progress, seconds=10 * branches.seconds) as advance:
+        search = _search(branches, advance)
+        fields, factors, missing = _curve(branches, search, points)
+        advance(1)
+    certificate = Certificate(
+        "transition",
+        search.checks(branches, len(missing)),
+        seed=seed if branches.sampled else None,
+        wall_time=time.perf_counter() - begun,
+        options={"temperature": float(temperature), "along": along, "points": points, "rtol": branches.rtol},
+        notes=(*task.notes, *search.notes, *missing),
+        diagnostics=search.points,
+    )
+    coords = {"factor": factors, "branch": ["incoherent", "coherent"]}
+    curve = make_solution(fields, certificate, network, task, coords=coords, throw=throw)
+    law = search.law
+    return Transition(
+        along, search.mean, law.equal_free_energy, law.spinodal, law.order, law.exponent, law.prefactor, curve,
+        search.stderr,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """An instability, how the coherent branch leaves there, and what the search says of itself."""
+
+    instability: Instability
+    law: GrowthLaw
+    notes: tuple[str, ...] = ()
+    mean: float | None = None
+    stderr: float | None = None
+
+    @property
+    def points(self) -> dict[str, Any]:
+        law = self.law
+        return {
+            "instability": self.mean, "equal_free_energy": law.equal_free_energy, "spinodal": law.spinodal,
+            "order": law.order,
+        }  # fmt: skip
+
+    def checks(self, branches: Branches, n_missing: int) -> dict[str, Check]:
+        """Residual and error of the state at the instability, and what was lost on the way."""
+        lost = {"lost": Check(self.instability.lost + len(self.law.lost) + n_missing, 0, Status.incomplete)}
+        if not branches.symmetric:
+            return lost
+        state, residual = self.instability.state, self.instability.residual
+        if state is None:
+            return lost | {"residual": Check(residual, branches.rtol)}
+        if not branches.sampled or self.mean is None or self.stderr is None:
+            return lost | {"residual": Check(residual, branches.rtol), "error": Check(state.error, branches.rtol)}
+        judged = branches.judge(state).checks
+        return lost | {"error": Check(self.stderr / self.mean, branches.rtol)} | judged
+
+
+def _search(branches: Branches[S], advance: Advance) -> _Search:
+    """The points of the transition and, for the curve, the incoherent point at the instability."""
+    if not branches.symmetric:
+        return _Search(Instability(None, None, 0, 0.0), GrowthLaw(None), (UNBROKEN,))
+    instability = find_instability(branches)
+    advance(1)
+    if instability.factor is None or instability.state is None:
+        return _Search(instability, GrowthLaw(None), (_absence(branches, instability),))
+    replicas = branches.replicas(instability.factor, instability.state)
+    stderr = float(np.std(replicas, ddof=1) / np.sqrt(len(replicas))) if branches.sampled else None
+    law = branches.growth_law(instability.factor, instability.state)
+    advance(2)
+    notes = (*((UNTOLD,) if branches.sampled else ()), *law.lost)
+    if instability.lost:
+        notes = (*notes, f"{instability.lost} factors before the instability were not reached")
+    return _Search(instability, law, notes, float(np.mean(replicas)), stderr)
+
+
+def _absence(branches: Branches, instability: Instability) -> str:
+    where = f"factors from {1 / branches.reach:g} to {branches.reach:g}"
+    if not instability.established:
+        return f"the incoherent branch could not be followed: {instability.lost} points of {where} were not reached"
+    if instability.begins_unstable:
+        return f"the incoherent state is unstable at the weakest end of {where}"
+    return f"the incoherent branch stays a minimum for {where}"
+
+
+def _curve(branches: Branches[S], search: _Search, n_points: int) -> tuple[dict[str, Any], np.ndarray, tuple[str, ...]]:
+    """Order parameter, free energy and stability of both branches around the transition, and what is missing of them."""
+    critical = search.instability.state
+    spread = np.linspace(-1, 1, n_points)
+    # from a half to twice, closer together near the transition
+    factors = (1.0 if search.mean is None else search.mean) * 2.0 ** (spread * np.abs(spread))
+    table = np.full((len(NAMES), 2, n_points), np.nan)
+    missing: tuple[str, ...] = ()
+    if critical is not None:
+        order = np.arange(n_points)[:: branches.side]  # from the incoherent side
+        incoherent = continuation.trace(branches.incoherent, factors[order], critical)
+        coherent = _coherent_states(branches, factors[order[::-1]], incoherent[::-1], search.law)
+        for b, (indices, states) in enumerate(((order, incoherent), (order[::-1], coherent))):
+            for i, state in zip(indices, states, strict=True):
+                if state is not None and branches.reached(state):
+                    correlation = adjacent_correlation(state.problem, state.hidden)
+                    table[:, b, i] = state.free_energy, correlation, state.stability
+        lost = sum(state is None or not branches.reached(state) for state in incoherent)
+        missing = (f"{lost} incoherent points of the curve were not reached",) if lost else ()
+    return {name: (("branch", "factor"), table[i]) for i, name in enumerate(NAMES)}, factors, missing
+
+
+def _coherent_states(
+    branches: Branches[S], factors: np.ndarray, incoherent: list[S | None], law: GrowthLaw[S]
+) -> list[S | None]:
+    """The coherent branch from deep inside its phase towards its end; the first one is sought from incoherent states."""
+    states: list[S | None] = []
+    last: S | None = None
+    for factor, other in zip(factors, incoherent, strict=True):
+        ended = last is None and any(state is not None for state in states)
+        candidates: list[S | None] = [last]
+        if ended or other is None:
+            candidates = []
+        elif last is None:
+            candidates = [law.guess(factor, other), other]
+        tries = (branches.coherent(factor, start) for start in candidates if start is not None)
+        last = next((state for state in tries if state is not None), None)
+        states.append(last)
+    return states
