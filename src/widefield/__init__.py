@@ -2,7 +2,7 @@
 
 from importlib.metadata import version as _version
 
-from widefield import simulate
+from widefield import convert, simulate
 from widefield.answer.certificate import Certificate, Check, SolveError, Status
 from widefield.answer.files import load
 from widefield.answer.solution import Solution
@@ -14,14 +14,7 @@ from widefield.question.network import DNN, RNN, Network, ResNet
 from widefield.question.task import Task
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
-from widefield.theories.dynamics import (
-    dynamics,
-    equilibrium_network,
-    neuron_density,
-    parameterization,
-    proportional_parameters,
-    regularised_prediction,
-)  # fmt: skip
+from widefield.theories.dynamics import dynamics, neuron_density, regularized_prediction
 from widefield.theories.finite_width import (
     couplings,
     criticality,
@@ -32,7 +25,6 @@ from widefield.theories.finite_width import (
 )  # fmt: skip
 from widefield.theories.posterior import (
     Transition,
-    bayes_parameters,
     landscape,
     perturbation,
     posterior,
@@ -61,14 +53,13 @@ __all__ = [
     "Training",
     "Transition",
     "alignment",
-    "bayes_parameters",
     "cka",
     "compare",
+    "convert",
     "couplings",
     "criticality",
     "depth_limit",
     "dynamics",
-    "equilibrium_network",
     "finite_width",
     "landscape",
     "load",
@@ -78,16 +69,14 @@ __all__ = [
     "neuron_covariance",
     "neuron_density",
     "optimal_rate",
-    "parameterization",
     "perturbation",
     "posterior",
     "prior",
     "proportional",
-    "proportional_parameters",
     "rate_sweep",
     "rate_transfer",
     "regression",
-    "regularised_prediction",
+    "regularized_prediction",
     "relative_error",
     "simulate",
     "spectrum",
