@@ -183,7 +183,7 @@ def parameterization(
     pairs = [(layers[name].multiplier * layers[name].initial_scale, m) for name, m in base.items()]
     pairs += [(layers[name].multiplier ** 2 * layers[name].rate, m**2 * raw) for name, m in base.items()]
     certificate = _certificate("convert.parameterization", pairs, start)
-    return Parameterization(certificate, network, training, form=form, **layers)
+    return Parameterization(certificate, network, training, None, form, **layers)
 
 
 def _check(name: str, network: Any, training: Any, *refused: str) -> None:

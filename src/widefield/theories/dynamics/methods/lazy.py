@@ -82,7 +82,7 @@ def tangent_kernel(problem: Problem, every_state: bool) -> tuple[np.ndarray, flo
     kernel = np.zeros((network.depth, len(read), len(x), len(x)))
     error = 0.0
     if every_state or read != [network.depth - 1]:
-        every = prior(network, Task(x, supervised=range(network.depth)), quantities="ntk")
+        every = prior(network, Task(x, supervised=tuple(range(network.depth))), quantities="ntk")
         values = every.ntk.values if network.depth > 1 else every.ntk.values[None, None]
         kernel, error = values[:, read].copy(), every.certificate.error or 0.0
     if read == [network.depth - 1]:

@@ -264,9 +264,8 @@ def _training_curves(
         ntk, made = None, {"alignment": curve(fine.alignment, coarse.alignment)}
         if fine.ntk is not None and coarse.ntk is not None:
             ntk = curve(fine.ntk, coarse.ntk)
-            made["ntk_alignment"] = curve(
-                *(kernels.tangent_alignment(problem.labels, one.ntk) for one in (fine, coarse))
-            )
+            cosines = (kernels.tangent_alignment(problem.labels, one) for one in (fine.ntk, coarse.ntk))
+            made["ntk_alignment"] = curve(*cosines)
     draws: dict[str, np.ndarray] = {}
     asked = set(KERNELS) & set(request.fields)
     if fine.diverged_at is None and asked:
