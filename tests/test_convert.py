@@ -114,6 +114,27 @@ def test_the_gibbs_law_is_that_of_one_linear_neuron():
     assert abs(bayesian) > 1e-2
 
 
+def test_the_dictionary_gives_the_equations_of_the_appendix():
+    """(117) with 1/λ and its readout term γ0²β²/λ for λ ≠ 1; as printed, without it or with half of it, both are off."""
+    gamma, beta, ridge, rng = 1.5, 5.0, 0.6, np.random.default_rng(3)
+    training = wf.Training(0.01, 1, richness=gamma, temperature=1 / beta, weight_decay=ridge / beta)
+    bayes = convert.bayes(wf.DNN(3, "linear"), training)
+    task = wf.Task(rng.normal(size=(2, 3)), 5 * rng.normal(size=2))
+    found = wf.posterior(bayes.network, task, temperature=bayes.temperature)
+    block = lambda name, a: found.data[name].values[a, a]  # noqa: E731
+    error = task.y.ravel() - found.prediction.values[-1, :, 0]
+    readout = -(gamma**2) * beta**2 / ridge * np.outer(error, error)
+    np.testing.assert_allclose(-2 * block("conjugate", 2), readout, atol=1e-8 * np.abs(readout).max())
+    assert np.abs(readout @ block("feature", 2)).max() > 0.1, "labels that matter"
+    for a in (0, 1):
+        inverse = np.linalg.inv(block("feature", a))
+        back = inverse @ block("hidden", a + 1) @ inverse
+        np.testing.assert_allclose(
+            -2 * block("conjugate", a), inverse - ridge * back, atol=1e-8 * np.abs(inverse).max()
+        )
+        assert np.abs(inverse - back + 2 * block("conjugate", a)).max() > 0.01 * np.abs(inverse).max()
+
+
 def test_bad_input():
     sizes, plain = {"width": 3, "dimension": 2}, wf.Training(0.1, 2)
     for call, message in (

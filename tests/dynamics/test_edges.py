@@ -158,7 +158,7 @@ def test_one_eigendecomposition_of_the_input_kernel(task, monkeypatch):
 
 def descended(task, steps, **changes):
     fields = ("prediction", "ntk", "alignment", "ntk_alignment", "feature_kernel", "gradient_kernel")
-    return ask(task=task, quantities=fields, at=[0, 2, 4], **{"steps": steps, "rate": 0.1} | changes)
+    return ask(task=task, quantities=fields, **{"steps": steps, "rate": 0.1, "at": [0, 2, 4]} | changes)
 
 
 @pytest.mark.parametrize("network, method", [

@@ -64,7 +64,7 @@ def test_relu_networks_slide_and_only_the_readout_is_at_rest():
 
 def test_several_outputs():
     """The tangent kernel over samples and outputs together."""
-    y = np.array([[2.0, 0.5], [-1.2, 1.0]])
+    y = np.array([[2.0, 2.0], [-1.2, 1.5]])
     options = {
         "richness": 2.0,
         "rate": 0.1,

@@ -2,10 +2,10 @@ r"""The density p(h, z; t) of the neurons of a two-layer network trained on one 
 
 .. math::
     \partial_tp = -\partial_h(p\,\dot h) - \partial_z(p\,\dot z), \qquad \dot h = \gamma_0K\Delta\,\varphi'(h)z, \qquad
-    \dot z = \gamma_0\Delta\,\varphi(h)
+    \dot z = \gamma_0v\Delta\,\varphi(h)
 
 Eq. (dynamics.22); Eq. 67 of Bordelon & Pehlevan (2022), whose term with :math:`\varphi''` lacks :math:`\gamma_0`. It is solved along its
-characteristics, the paths of neurons: what initial at :math:`(h_0, z_0)` carries its probability with it,
+characteristics, the paths of neurons: what starts at :math:`(h_0, z_0)` carries its probability with it,
 :math:`p(h_t, z_t) = p_0(h_0, z_0)/|\det J|`, for finite steps as for flow.
 """
 

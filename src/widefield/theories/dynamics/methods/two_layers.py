@@ -1,7 +1,7 @@
 r"""Two-layer networks: every neuron follows its own equation of motion, and averages are deterministic.
 
 .. math::
-    h_\mu = \sqrt uLa, \qquad f = \frac{\sqrt v}{\gamma_0}\langle V\varphi(h)\rangle, \qquad
+    h_\mu = La, \qquad f = \frac{\sqrt v}{\gamma_0}\langle V\varphi(h)\rangle, \qquad
     a \leftarrow a + \eta\gamma_0L^T[\Delta\cdot\sqrt vV\,\varphi'(h)], \qquad
     V \leftarrow V + \eta\gamma_0\sqrt v\,\Delta^T\varphi(h)
 
