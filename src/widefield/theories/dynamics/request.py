@@ -37,6 +37,11 @@ class Request:
         """Whether the tangent kernel is needed."""
         return bool({"ntk", "ntk_alignment"} & set(self.fields))
 
+    @property
+    def responses(self) -> bool:
+        """Whether A or B is asked for."""
+        return bool(set(self.fields) & set(responses.NAMES))
+
     def limit(self, sampled: bool) -> float:
         """What the relative error of outputs may be."""
         return self.rtol or (SAMPLED_RTOL if sampled else DETERMINISTIC_RTOL)

@@ -64,29 +64,24 @@ def _orders(problem: Problem, request: Request) -> TrainingCurves:
         return failed[0]
     zeroth, second = _weights(richnesses)
 
-    def ordered(get: Callable[[Observed], np.ndarray], known: Estimate | None = None) -> Estimate:
+    def to_second_order(get: Callable[[Observed], np.ndarray], known: Estimate | None = None) -> Estimate:
         values = [np.stack([get(one) for one in same]) for same in zip(*levels, strict=True)]
         first = [np.tensordot(zeroth, v, axes=1) if known is None else known.value for v in values]
         orders = zip(first, values, strict=True)
         return over_batches([a + problem.richness**2 * np.tensordot(second, v, axes=1) for a, v in orders])
 
     kernels = {
-        name: ordered(lambda one, name=name: one.averages[name])  # type: ignore[misc]
+        name: to_second_order(lambda one, name=name: one.averages[name])  # type: ignore[misc]
         for name in observables.AVERAGED
         if name in request.fields
     }
-    prediction = ordered(lambda one: one.batch.prediction, static.prediction)
+    prediction = to_second_order(lambda one: one.batch.prediction, static.prediction)
     cut = _cut(problem, richnesses, [one.prediction.value for one in marched])
     sampled = relative_error(prediction, problem.readouts, cut, problem.least_output)
     return replace(
-        marched[-1], prediction=prediction, loss=ordered(lambda one: one.batch.loss, static.loss), draws={}, kernels=kernels,
-        ntk=ordered(lambda one: _ntk(one), static.ntk) if request.ntk else None, error=max(static.error, sampled),
+        marched[-1], prediction=prediction, loss=to_second_order(lambda one: one.batch.loss, static.loss), draws={}, kernels=kernels,
+        ntk=to_second_order(lambda one: np.asarray(one.batch.ntk), static.ntk) if request.ntk else None, error=max(static.error, sampled),
     )  # fmt: skip
-
-
-def _ntk(one: Observed) -> np.ndarray:
-    assert one.batch.ntk is not None
-    return one.batch.ntk
 
 
 def _cut(problem: Problem, richnesses: np.ndarray, values: list[np.ndarray]) -> np.ndarray:

@@ -1,12 +1,6 @@
 r"""Leading order in the squared richness of deep linear networks, in closed form.
 
-With the static errors :math:`\Delta(t)`, and in units in which all variances are one,
-
-.. math::
-    a(t) = \eta K^x\Delta(t), \quad c(t) = \sum_{s<t}a(s), \quad b(t) = \sum_{s<t}\eta\Delta(s), \quad
-    m(t) = \sum_{s<t}a(s)c(s)^T, \quad q(t) = \sum_{s<t}\eta\Delta(s)\cdot c(s)
-
-are all that time does, and
+With the sums a, b, c, m, q of Eq. (dynamics.29) over the static errors :math:`\Delta(t)`, in units in which all variances are one,
 
 .. math::
     \Phi^{\ell,2}(t,s) &= \sum_{k\le\ell}k(L{+}1{-}k)\,[m(t) + m(s)^T] + k^2\,c(t)c(s)^T \\
@@ -14,7 +8,7 @@ are all that time does, and
     f_2(t) &= -(L{+}1)\sum_{s<t}\eta K^xf_2(s) + \sum_{\ell\le L}\Big[\ell^2(L{+}1{-}\ell)\sum_{s<t}a(s)q(s)
     + \sum_{s<t}\eta\Phi^{\ell,2}(t,s)\Delta(s)\Big]
 
-Eqs. (dynamics.29), (dynamics.30), (dynamics.31); Eqs. 12 and 144–147 of Bordelon & Pehlevan (2022), corrected, on the grid of steps; :math:`v_\alpha`
+Eqs. (dynamics.30), (dynamics.31); Eqs. 12 and 144–147 of Bordelon & Pehlevan (2022), corrected, on the grid of steps; :math:`v_\alpha`
 and :math:`v_{\alpha\beta}` of the paper are :math:`b` and the sums in :math:`m`. The outputs follow from
 :math:`A^\ell = (1-\gamma_0^2C^\ell D^\ell)^{-1}C^\ell`, :math:`C^{\ell+1} = A^\ell + \eta\Delta\Phi^\ell` and
 :math:`f = \sum C^{L+1}`. Cost T P². Test inputs are rows whose errors are zero.

@@ -38,9 +38,6 @@ GOAL = 1e-4  # of the error of outputs where no rtol is given: aimed at; the def
 MOST_NODES, MOST_NODES_ASKED = 2**20, 2**23  # without and with rtol
 MOST_WORK = 16  # of a flow: evaluations per step and node of the largest rule
 BLOCK = 8192  # nodes whose whole history is held at once
-FIELDS = {
-    "loss", "test_loss", "prediction", "test_prediction", "state_prediction", "ntk", "alignment", "ntk_alignment", *KERNELS, *DRAWN,
-}  # fmt: skip
 
 
 class Site(NamedTuple):
@@ -85,7 +82,7 @@ class TwoLayers(Method):
         if problem.network.depth != 1 or problem.exact or problem.training.temperature or request.method != "full":
             return False
         few = problem.inputs.root.shape[-1] + problem.shape.n_outputs <= MOST_DIMENSIONS
-        return few and request.paths is None and set(request.fields) <= FIELDS
+        return few and request.paths is None and not request.responses
 
     def solve(self, problem: Problem, request: Request) -> TrainingCurves | None:
         """None where no tolerance is given and the rules do not meet the default one."""

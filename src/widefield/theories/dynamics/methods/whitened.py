@@ -19,17 +19,13 @@ import numpy as np
 from widefield.question.task import Task
 from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves
-from widefield.theories.dynamics.march.observables import DRAWN
 from widefield.theories.dynamics.methods.flow import Flow
 from widefield.theories.dynamics.methods.method import Method
 from widefield.theories.dynamics.methods.paths import March
 from widefield.theories.dynamics.problem import Inputs, Problem
-from widefield.theories.dynamics.request import KERNELS, Request
+from widefield.theories.dynamics.request import Request
 
 WHITE = 1e-12  # largest deviation of the input kernel from a multiple of one, relative to it
-FIELDS = {
-    "loss", "test_loss", "prediction", "test_prediction", "state_prediction", "ntk", "alignment", "ntk_alignment", *KERNELS, *DRAWN,
-}  # fmt: skip
 
 
 class Whitened(Method):
@@ -42,7 +38,7 @@ class Whitened(Method):
             return False
         if task.n_samples < 3 or problem.labels.size != task.n_samples or np.any(network.bias_variances):
             return False
-        if not set(request.fields) <= FIELDS or not problem.labels.any():
+        if request.responses or not problem.labels.any():
             return False
         return is_white(task.sequences(network.depth))
 
