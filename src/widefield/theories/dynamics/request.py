@@ -95,6 +95,10 @@ def _sizes(
 ) -> dict[str, int]:
     """Bytes of every field that the method has, the most wanted first. Responses are made on request alone."""
     sizes = _curve_sizes(problem, method) | _kernel_sizes(problem, method, n_steps, n_paths)
+    if method == "lazy":  # these are made of the prior's kernels between all states
+        between = 16 * problem.network.depth**2 * (problem.task.n_samples + problem.task.n_test) ** 2
+        states = {name for name in (*KERNELS, "alignment", "state_prediction") if name in sizes}
+        sizes |= {name: sizes[name] + between for name in states}
     if method in ("full", "independent") and not problem.training.flow:
         drawn = 8 * problem.network.depth * problem.task.n_samples * n_paths * 8 * (n_steps if chosen else 1)
         sizes |= {"preactivation": drawn, "pregradient": drawn * problem.n_channels}
