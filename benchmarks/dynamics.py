@@ -1,6 +1,7 @@
 """Dynamics: the march against Algorithm 1 and against ensembles of networks, its growth, and long linear runs."""
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,15 +15,15 @@ from tables import met, table
 
 import widefield as wf
 from widefield.gallery.bordelon22_1 import FULL, images
+from widefield.theories.dynamics.march.batch import march
 from widefield.theories.dynamics.problem import problem
-from widefield.theories.dynamics.run import run as march
 
-SMALL: dict[str, Any] = {"richness": 2.0, "rate": 0.1, "steps": 30}
+SMALL = wf.Training(0.1, 30, richness=2.0)
 ALGORITHM_PATHS, ALGORITHM_SEEDS = 512, (0, 1, 2)
 MARCH_PATHS = (256, 512, 1024, 2048)
 N_STREAMS = 8
 REFERENCE_PATHS = 16384
-LARGE: dict[str, Any] = {"richness": 1.0, "rate": FULL.rate, "steps": FULL.steps}
+LARGE = wf.Training(FULL.rate, FULL.steps)
 WIDTH, NARROW, N_NARROW = 2500, 250, 40
 TARGET = 0.01
 GROWTH = {  # what grows, in both cases: (steps, depth, paths)
@@ -46,12 +47,11 @@ def small_task() -> wf.Task:
     return wf.Task(x * np.sqrt(10) / np.linalg.norm(x, axis=1, keepdims=True), np.array([1.0, -1.0, 1.0]))
 
 
-def one_march(task: wf.Task, depth: int, n_paths: int, stream: int, physics: dict[str, Any]) -> np.ndarray:
+def one_march(task: wf.Task, depth: int, n_paths: int, stream: int, training: wf.Training) -> np.ndarray:
     """Predictions (row, sample) of one batch of paths, without error bars."""
-    asked = problem(
-        wf.DNN(depth, "tanh"), task, loss="squared", weight_decay=0.0, momentum_time=None, initial_scale=1.0, **physics
+    one = march(
+        problem(wf.DNN(depth, "tanh"), task, training), n_paths, 0, stream, ntk=False, at=(), advance=lambda n: None
     )
-    one = march(asked, asked.shape, n_paths, 0, stream, ntk=False, at=(), advance=lambda n: None)
     return one.prediction[:, -1, :, 0]
 
 
@@ -62,7 +62,7 @@ def rms(values: Any) -> float:
 def measure_algorithm() -> dict[str, Any]:
     """Seconds and rms errors of f of single marches and of Algorithm 1, and the public call with its error bars."""
     task = small_task()
-    public = partial(wf.dynamics, wf.DNN(2, "tanh"), task, **SMALL, **OPTIONS)
+    public = partial(wf.dynamics, wf.DNN(2, "tanh"), task, SMALL, **OPTIONS, throw=False)
     first = fresh.seconds(partial(public, paths=MARCH_PATHS[0]))
     warm = min(fresh.seconds(partial(public, paths=MARCH_PATHS[0])) for _ in range(3))
     reference = public(paths=REFERENCE_PATHS)
@@ -71,7 +71,7 @@ def measure_algorithm() -> dict[str, Any]:
     rows = []
     with jax.enable_x64(True):
         for n_paths in MARCH_PATHS:
-            call = partial(one_march, task, 2, n_paths, physics=SMALL)
+            call = partial(one_march, task, 2, n_paths, training=SMALL)
             found = [call(stream) for stream in range(N_STREAMS)]
             seconds = min(fresh.seconds(partial(call, 0)) for _ in range(5))
             rows.append({"paths": n_paths, "seconds": seconds, "error": rms(np.asarray(found) - f)})
@@ -79,7 +79,14 @@ def measure_algorithm() -> dict[str, Any]:
     for seed in ALGORITHM_SEEDS:
         runs.append(
             jacobians.solve(
-                2, task.x @ task.x.T / 10, task.labels()[:, 0, 0], **SMALL, paths=ALGORITHM_PATHS, seed=seed
+                2,
+                task.x @ task.x.T / 10,
+                task.labels()[:, 0, 0],
+                richness=SMALL.richness,
+                rate=SMALL.rate,
+                steps=SMALL.steps,
+                paths=ALGORITHM_PATHS,
+                seed=seed,
             )
         )
     seconds = (time.process_time() - start) / len(runs)
@@ -100,7 +107,7 @@ def seconds_at(rows: list[dict[str, float]], error: float) -> float:
 def measure_theory(rtol: float | None) -> dict[str, Any]:
     """The public call in a new process, with compilation, then again; its memory and its curves."""
     task = images(FULL)
-    call = partial(wf.dynamics, wf.DNN(3, "tanh"), task, **LARGE, **OPTIONS, rtol=rtol)
+    call = partial(wf.dynamics, wf.DNN(3, "tanh"), task, LARGE, **OPTIONS, rtol=rtol)
     before = process_mb("VmRSS")
     cold = fresh.seconds(call)
     peak = process_mb("VmHWM") - before
@@ -116,10 +123,11 @@ def measure_networks(f: list) -> dict[str, Any]:
     """Seconds of one network; scatter of networks and their common offset, both from narrow ones."""
     theory = np.asarray(f)
     task, size = images(FULL), rms(theory[-1])
-    call = partial(wf.simulate.dynamics, wf.DNN(3, "tanh"), task, **LARGE, **OPTIONS, seed=1)
-    found: dict[str, Any] = {"seconds": fresh.seconds(partial(call, width=WIDTH, replicates=1))}
-    for name, centered in (("plain", False), ("centred", True)):
-        trial = call(width=NARROW, replicates=N_NARROW, centered=centered).prediction.values[..., 0]
+    call = partial(wf.simulate.dynamics, wf.DNN(3, "tanh"), task, **OPTIONS, seed=1)
+    found: dict[str, Any] = {"seconds": fresh.seconds(partial(call, LARGE, width=WIDTH, replicates=1))}
+    for name, centered in (("plain", False), ("centered", True)):
+        training = replace(LARGE, centered=centered)
+        trial = call(training, width=NARROW, replicates=N_NARROW).prediction.values[..., 0]
         offset = np.abs(trial.mean(axis=0) - theory).max() / size * NARROW / WIDTH
         scatter = trial.std(axis=0, ddof=1).max() / size * np.sqrt(NARROW / WIDTH)
         found[name] = {"offset": offset, "scatter": scatter}
@@ -133,18 +141,18 @@ def needed(one: dict[str, float], error: float) -> float:
 
 def measure_growth(case: str, name: str) -> list[float]:
     """Warm seconds of one march of three inputs, the case above, or of digits, for every size."""
-    task, physics = small_task(), SMALL
+    task, training = small_task(), SMALL
     if case != "three inputs":
         digits = images(FULL)
-        task, physics = wf.Task(digits.x[::2], digits.labels()[::2, 0, 0]), {"richness": 1.0, "rate": 0.03}
+        task, training = wf.Task(digits.x[::2], digits.labels()[::2, 0, 0]), wf.Training(0.03, 1)
     return [
-        warm_march(task, depth, n_paths, {**physics, "steps": steps}) for steps, depth, n_paths in GROWTH[case][name]
+        warm_march(task, depth, n_paths, replace(training, steps=steps)) for steps, depth, n_paths in GROWTH[case][name]
     ]
 
 
-def warm_march(task: wf.Task, depth: int, n_paths: int, physics: dict[str, Any]) -> float:
+def warm_march(task: wf.Task, depth: int, n_paths: int, training: wf.Training) -> float:
     """Seconds of one march after its compilation."""
-    call = partial(one_march, task, depth, n_paths, 0, physics)
+    call = partial(one_march, task, depth, n_paths, 0, training)
     with jax.enable_x64(True):
         call()
         return min(fresh.seconds(call) for _ in range(5))
@@ -154,7 +162,7 @@ def measure_linear() -> dict[str, float]:
     """An exact march of 100 inputs over 100 steps, all of it."""
     rng = np.random.default_rng(0)
     task = wf.Task(rng.normal(size=(100, 200)), rng.normal(size=100))
-    call = partial(wf.dynamics, wf.DNN(2, "linear"), task, richness=1.0, rate=0.02, steps=100, **OPTIONS)
+    call = partial(wf.dynamics, wf.DNN(2, "linear"), task, wf.Training(0.02, 100), **OPTIONS)
     before = process_mb("VmRSS")
     cold = fresh.seconds(call)
     return {
@@ -205,13 +213,13 @@ def show_large(results: dict[str, Any]) -> str:
     for name, one in (("wf.dynamics", theory), (f"with rtol={TARGET:g}", asked)):
         ok = met([one["cold"] < 60, one["error"] <= TARGET])
         cells.append([f"{name}, 8 × {one['paths']} paths", one["cold"], one["warm"], one["mb"], one["error"], "", ok])
-    for error, name in ((error, name) for error in (theory["error"], TARGET) for name in ("plain", "centred")):
+    for error, name in ((error, name) for error in (theory["error"], TARGET) for name in ("plain", "centered")):
         count = needed(networks[name], error)
         total = count * networks["seconds"]
         ratio = total / theory["cold"]
         judged = met([ratio >= 1]) if error == theory["error"] else ""
         cells.append([f"{count:.0f} {name} networks", total, total, "", error, ratio, judged])
-    offsets = ", ".join(f"{name} {networks[name]['offset']:.1%}" for name in ("plain", "centred"))
+    offsets = ", ".join(f"{name} {networks[name]['offset']:.1%}" for name in ("plain", "centered"))
     title = (
         f"Dynamics, tanh, L = 3, P = 10, T = 100: largest error of f, relative; one network of width {WIDTH} takes "
         f"{networks['seconds']:.1f} s, offsets {offsets}"

@@ -2,7 +2,7 @@
 
 from importlib.metadata import version as _version
 
-from widefield import simulate
+from widefield import convert, simulate
 from widefield.answer.certificate import Certificate, Check, SolveError, Status
 from widefield.answer.files import load
 from widefield.answer.solution import Solution
@@ -14,29 +14,9 @@ from widefield.question.network import DNN, RNN, Network, ResNet
 from widefield.question.task import Task
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
-from widefield.theories.dynamics import (
-    dynamics,
-    equilibrium_network,
-    neuron_density,
-    parameterization,
-    proportional_parameters,
-    regularised_prediction,
-)  # fmt: skip
-from widefield.theories.finite_width import (
-    couplings,
-    criticality,
-    finite_width,
-    neuron_average,
-    neuron_covariance,
-)  # fmt: skip
-from widefield.theories.posterior import (
-    Transition,
-    landscape,
-    posterior,
-    transition,
-    tricritical,
-    weight_outliers,
-)  # fmt: skip
+from widefield.theories.dynamics import dynamics, neuron_density, regularized_prediction
+from widefield.theories.finite_width import couplings, criticality, finite_width, neuron_average, neuron_covariance
+from widefield.theories.posterior import Transition, landscape, posterior, transition, tricritical, weight_outliers
 from widefield.theories.prior import depth_limit, prior
 from widefield.theories.proportional import loss_exponent, optimal_rate, proportional, rate_sweep, rate_transfer
 
@@ -60,11 +40,11 @@ __all__ = [
     "alignment",
     "cka",
     "compare",
+    "convert",
     "couplings",
     "criticality",
     "depth_limit",
     "dynamics",
-    "equilibrium_network",
     "finite_width",
     "landscape",
     "load",
@@ -74,14 +54,12 @@ __all__ = [
     "neuron_covariance",
     "neuron_density",
     "optimal_rate",
-    "parameterization",
     "posterior",
     "prior",
     "proportional",
-    "proportional_parameters",
     "rate_sweep",
     "rate_transfer",
-    "regularised_prediction",
+    "regularized_prediction",
     "relative_error",
     "simulate",
     "tasks",

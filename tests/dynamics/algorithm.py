@@ -1,6 +1,6 @@
 """Algorithm 1 of Bordelon & Pehlevan (2022), plainly: whole paths, Jacobians by automatic differentiation, damped iteration.
 
-As corrected on the theory page: 1/γ0 in line 12, and the equal-time part of B. Shares nothing with the library.
+Corrected: 1/γ0 in line 12, and the equal-time part of B. Shares nothing with the library.
 """
 
 from functools import partial

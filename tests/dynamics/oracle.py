@@ -1,6 +1,6 @@
 """Linear networks by explicit responses: A, B, Φ and G as whole (state, step, sample) matrices. Shares nothing with the library.
 
-The equations of dynamics_recurrent.md, Section 1, with g = z, written as one dense linear system
+Eqs. (dynamics.3) to (dynamics.8) with g = z, written as one dense linear system
 
     h = d u + γ0 C g,    g = d r + E v0 + γ0 D h,    A = ∂h/∂r/γ0,    B = ∂g/∂u/γ0
 

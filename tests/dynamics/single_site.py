@@ -1,6 +1,6 @@
 """Responses of nonlinear networks by brute force: Jacobians of the single-site equations on given paths.
 
-Section 1 of dynamics_recurrent.md as printed, with whole (state, step, sample) matrices: paths h and z are those of a march,
+Eqs. (dynamics.3) to (dynamics.8), with whole (state, step, sample) matrices: paths h and z are those of a march,
 whose kernels Φ, G and errors Δ are averaged here; Jacobians are taken path by path by automatic differentiation
 and put back into the equations until they no longer change. Shares nothing with the library.
 """

@@ -1,6 +1,6 @@
 """The low-rank march of two hidden layers in plain NumPy, with causal tables or with correlations taken as they come.
 
-Sec. 4 and 5 of the theory page. Shares nothing with the library.
+Eq. (dynamics.15). Shares nothing with the library.
 """
 
 import numpy as np

@@ -7,7 +7,9 @@ import pytest
 
 import widefield as wf
 from tests import contracts
-from widefield.theories.dynamics import fields, march
+from tests.dynamics.question import predict
+from widefield.theories.dynamics import request
+from widefield.theories.dynamics.march import step as march
 from widefield.theories.dynamics.problem import Problem, problem
 
 RNG = np.random.default_rng(0)
@@ -29,7 +31,7 @@ NAMES += ["preactivation", "pregradient"]
 
 
 def ask(network=NET, task=TASK, **changes):
-    return wf.dynamics(network, task, **PHYSICS | changes)
+    return predict(network, task, **PHYSICS | changes)
 
 
 def sampled(**changes):
@@ -71,7 +73,7 @@ def test_quantities():
 
 
 def test_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(fields, "memory_budget", lambda: 2 * 10**6)
+    monkeypatch.setattr(request, "memory_budget", lambda: 2 * 10**6)
     with pytest.raises(MemoryError, match=r"`quantities` need .*feature_kernel.*may be used"):
         ask(steps=2000, quantities="feature_kernel")
 
@@ -143,8 +145,7 @@ def test_a_layer_more_compiles_nothing_more(tied):
 
     def lines(depth):
         network = wf.DNN(depth, "tanh", weights="tied" if tied else "untied")
-        asked = problem(network, TASK, richness=1.0, rate=0.1, steps=2, loss="squared", weight_decay=0.0,
-                        momentum_time=None, initial_scale=1.0)  # fmt: skip
+        asked = problem(network, TASK, wf.Training(0.1, 2))
         shape, white = asked.shape, jnp.zeros((1 if tied else depth - 1, 32, 64))
 
         def step(physics, noises):
@@ -160,7 +161,7 @@ def test_a_layer_more_compiles_nothing_more(tied):
 
 BAD = [
     ({"richness": 0.0}, "`richness` must be a finite positive number"),
-    ({"richness": -1.0}, "`richness` must be a finite positive number"),
+    ({"richness": -1.0}, "`richness` must be a finite non-negative number"),
     ({"steps": 0}, "`steps` must be an integer of at least 1"),
     ({"steps": 2.5}, "`steps` must be an integer of at least 1"),
     ({"rate": [0.1, 0.2]}, "`rate` must be a number, 7 of them"),
@@ -193,7 +194,10 @@ BAD = [
     ({"at": []}, "`at` must be steps between 0 and 7"),
     ({"at": 0.5}, "`at` must be steps between 0 and 7"),
     ({"quantities": "weights"}, "`quantities` must be one of"),
-    ({"method": "lazy", "quantities": "feature_kernel"}, "`quantities` must be one of"),
+    ({"method": "lazy", "quantities": "forward_response"}, "`quantities` must be one of"),
+    ({"flow": True, "quantities": "preactivation"}, "`quantities` must be one of"),
+    ({"method": "perturbative", "flow": True}, "without momentum_time or flow"),
+    ({"batches": np.ones((7, 2))}, "`batches` of the training is not covered by dynamics"),
     ({"task": wf.Task(X)}, "`task` must have labels `y`"),
     ({"task": X}, "`task` must be a widefield.Task"),
     ({"task": wf.Task(RNG.normal(size=(2, 3, 8)), Y)}, "`x` drives 3 states, but the network has depth 2"),

@@ -7,8 +7,8 @@ import pytest
 import scipy.interpolate
 
 import widefield as wf
+from tests.dynamics.question import density, experiment, predict
 from tests.simulate.students import agrees
-from widefield.theories.dynamics import neuron_density
 
 NET, TASK = wf.DNN(1, "tanh", readout_variance=1.2), wf.Task([[1.1, 0.3]], [1.0])
 KERNEL = (1.1**2 + 0.3**2) / 2
@@ -50,10 +50,10 @@ def drift_equation(kernel, v, label, gamma, time, *, printed=False, n=160, reach
 
 @full
 def test_flow_solves_the_drift_equation():
-    found = neuron_density(NET, TASK, **PHYSICS, flow=True, nodes=41, reach=3.0)
+    found = density(NET, TASK, **PHYSICS, flow=True, nodes=41, reach=3.0)
     axis, p, f, mass = drift_equation(KERNEL, 1.2, 1.0, 1.5, 0.6)
     np.testing.assert_allclose(mass, 1, rtol=0, atol=1e-9)
-    outputs = wf.dynamics(NET, TASK, **PHYSICS, flow=True, quantities="prediction", progress=False).prediction
+    outputs = predict(NET, TASK, **PHYSICS, flow=True, quantities="prediction", progress=False).prediction
     np.testing.assert_allclose(outputs[-1, 0, 0], f, rtol=0, atol=1e-4)
     spline = scipy.interpolate.RectBivariateSpline(axis, axis, p, kx=5, ky=5)
     right = spline(found.preactivation.values.ravel(), found.pregradient.values.ravel(), grid=False)
@@ -82,32 +82,32 @@ def counted(h, z, edges=(-4.0, -1.2, -0.5, 0.0, 0.5, 1.2, 4.0)):
 
 @full
 def test_samples_and_networks_have_this_density():
-    found = neuron_density(NET, TASK, **PHYSICS, nodes=151, reach=5.0)
+    found = density(NET, TASK, **PHYSICS, nodes=151, reach=5.0)
     theory = cells(found)
     assert 0.99 < theory.sum() < 1
     asked = {"quantities": ("preactivation", "pregradient"), "progress": False}
-    drawn = [wf.dynamics(NET, TASK, **PHYSICS, **asked, seed=seed) for seed in range(8)]
+    drawn = [predict(NET, TASK, **PHYSICS, **asked, seed=seed) for seed in range(8)]
     shares = [counted(d.preactivation.values[0, :, 0], d.pregradient.values[0, :, 0]) for d in drawn]
     np.testing.assert_allclose(
         np.mean(shares, axis=0), theory, rtol=0, atol=2e-3
     )  # 65536 neurons: 2 to 4 σ of independent ones
     networks = []
     for width in (400, 800):
-        trial = wf.simulate.dynamics(NET, TASK, **PHYSICS, **asked, width=width, replicates=200, seed=width)
+        trial = experiment(NET, TASK, **PHYSICS, **asked, width=width, replicates=200, seed=width)
         pairs = zip(trial.preactivation.values[:, 0, :, 0], trial.pregradient.values[:, 0, :, 0], strict=True)
         networks.append(np.array([counted(*pair) for pair in pairs]))
     samples = 2 * networks[1] - networks[0]
     assert agrees(theory, samples)
-    richer = neuron_density(NET, TASK, **PHYSICS | {"richness": 2.0}, nodes=151, reach=5.0)
+    richer = density(NET, TASK, **PHYSICS | {"richness": 2.0}, nodes=151, reach=5.0)
     assert not agrees(cells(richer), samples)
 
 
 def test_bad_input_and_folds():
     with pytest.raises(ValueError, match="`network` must have depth 1"):
-        neuron_density(wf.DNN(2, "tanh"), TASK, **PHYSICS)
+        density(wf.DNN(2, "tanh"), TASK, **PHYSICS)
     with pytest.raises(ValueError, match="activation without kinks"):
-        neuron_density(wf.DNN(1, "relu"), TASK, **PHYSICS)
+        density(wf.DNN(1, "relu"), TASK, **PHYSICS)
     with pytest.raises(ValueError, match="`task` must have one sample"):
-        neuron_density(NET, wf.Task(np.eye(2), [1.0, 2.0]), **PHYSICS)
+        density(NET, wf.Task(np.eye(2), [1.0, 2.0]), **PHYSICS)
     with pytest.raises(wf.SolveError, match="inaccurate"):
-        neuron_density(NET, TASK, **PHYSICS | {"rate": 2.0}, nodes=41, rtol=0.1)
+        density(NET, TASK, **PHYSICS | {"rate": 2.0}, nodes=41, rtol=0.1)

@@ -11,6 +11,7 @@ import pytest
 import widefield as wf
 from tests import contracts
 from tests.dynamics import single_site, test_oracles, test_statistics
+from tests.dynamics.question import predict
 from tests.dynamics.test_responses import (
     BOTH,
     PHYSICS,
@@ -23,7 +24,7 @@ from tests.dynamics.test_responses import (
     simulated,
     with_paths,
 )  # fmt: skip
-from widefield.theories.dynamics import responses
+from widefield.theories.dynamics.march import responses
 
 FIRST = test_statistics.FIRST
 full = pytest.mark.full
@@ -31,7 +32,7 @@ full = pytest.mark.full
 
 def ask(network, task=FIRST, **changes):
     fields = (*BOTH, "feature_kernel", "prediction")
-    return wf.dynamics(network, task, **PHYSICS | {"quantities": fields, "progress": False} | changes)
+    return predict(network, task, **PHYSICS | {"quantities": fields, "progress": False} | changes)
 
 
 def normal(x, variance):
@@ -106,7 +107,7 @@ def test_kicks_that_are_too_large_are_a_status():
     call = partial(ask, wf.DNN(2, "relu"), steps=2)
     partly = contracts.assert_fails_loudly(lambda throw: call(paths=128, throw=throw), wf.Status.inaccurate)
     needed = int(re.search(r"kicks at the kinks resolve; raise `paths` to (\d+)", partly.certificate.notes[0])[1])
-    assert 128 < needed == round(partly.certificate.diagnostics["paths needed"])
+    assert 128 < needed == round(partly.certificate.checks["paths needed"].value)
     assert call(paths=2 * needed).status is wf.Status.success
 
 
@@ -201,7 +202,7 @@ def test_relu_networks_respond_as_the_theory_says(name):
     samples = every_entry(
         simulated(network, task, width=1000, replicates=100, seed=2026, at=at, **changes).data, lead=1
     )
-    data = wf.dynamics(network, task, **physics, at=at, quantities=BOTH, paths=16384, progress=False).data
+    data = predict(network, task, **physics, at=at, quantities=BOTH, paths=16384, progress=False).data
     theory, error, wrong = every_entry(data), every_entry(data, "_stderr"), without_kinks(network, task, physics, at)
     alive = samples.std(axis=0) > 0
     assert np.all(theory[~alive] == 0)

@@ -5,6 +5,7 @@ import pytest
 
 import widefield as wf
 from tests.dynamics import test_contracts, test_statistics
+from tests.dynamics.question import experiment, predict
 from tests.dynamics.test_oracles import DEEP, EVERYWHERE, TIED, ask
 
 full = pytest.mark.full
@@ -44,7 +45,7 @@ def test_alignment_is_the_cosine_with_the_labels(network, task):
     solution = ask(network, task)
     assert_aligned(solution, task)
     assert solution.alignment.dims == ("state" if network.weights == "tied" else "layer", "step")
-    trial = wf.simulate.dynamics(network, task, richness=1.3, rate=0.1, steps=3, width=12, replicates=3, seed=0)
+    trial = experiment(network, task, richness=1.3, rate=0.1, steps=3, width=12, replicates=3, seed=0)
     assert_aligned(trial, task)
     row = wf.compare(ask(network, task, steps=3), trial, quantities="alignment")["alignment"]
     assert row.n_entries == 4 * network.depth
@@ -71,7 +72,7 @@ def test_samples_of_h_and_z_make_the_kernels():
         2048,
         2,
     )
-    trial = wf.simulate.dynamics(
+    trial = experiment(
         wf.DNN(2, "tanh"),
         test_contracts.TASK,
         richness=1.3,
@@ -104,9 +105,7 @@ def test_readouts_and_outputs_have_their_own_pregradients():
     kernel = solution.gradient_kernel.isel(at=0, at_=0).values
     right = np.moveaxis(np.diagonal(kernel, axis1=-2, axis2=-1), -1, -1)
     assert np.abs(moment - right).max() < 8 * np.abs(right).max() / np.sqrt(z.shape[2])
-    trial = wf.simulate.dynamics(
-        wf.RNN(2, "linear"), task, richness=1.3, rate=0.1, steps=3, width=10, replicates=2, seed=0
-    )
+    trial = experiment(wf.RNN(2, "linear"), task, richness=1.3, rate=0.1, steps=3, width=10, replicates=2, seed=0)
     z = trial.pregradient.values
     moment = np.einsum("rckpso,rdlpto->rcdklsto", z, z) / 10
     kernel = trial.gradient_kernel.isel(step=-1, step_=-1).values
@@ -130,12 +129,11 @@ def test_densities_meet_networks(name):
     names = {"quantities": ("preactivation", "pregradient"), "progress": False}
 
     def predicted(physics):
-        each = moments(wf.dynamics(network, task, **physics, **names, paths=8192).data)
+        each = moments(predict(network, task, **physics, **names, paths=8192).data)
         return each.mean(axis=0), each.std(axis=0, ddof=1) / np.sqrt(8)
 
     wide, narrow = (
-        moments(wf.simulate.dynamics(network, task, **physics, **names, width=w, replicates=300, seed=w).data)
-        for w in (160, 80)
+        moments(experiment(network, task, **physics, **names, width=w, replicates=300, seed=w).data) for w in (160, 80)
     )
     assert test_statistics.meets(predicted(physics), 2 * wide - narrow)
     assert not test_statistics.meets(predicted(test_statistics.richer(physics, 1.15)), 2 * wide - narrow)

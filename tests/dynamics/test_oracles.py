@@ -8,6 +8,7 @@ import scipy.integrate
 
 import widefield as wf
 from tests.dynamics import algorithm, oracle
+from tests.dynamics.question import predict
 from tests.simulate.students import agrees
 
 RNG = np.random.default_rng(0)
@@ -21,7 +22,7 @@ full = pytest.mark.full
 
 
 def ask(network, task, **changes):
-    return wf.dynamics(network, task, **COMMON | {"progress": False} | changes)
+    return predict(network, task, **COMMON | {"progress": False} | changes)
 
 
 def literal(network, task, **changes):
@@ -148,7 +149,7 @@ def test_whitened_two_layers_have_closed_forms():
     size = np.linalg.norm(y)
     task = wf.Task(np.sqrt(2) * np.eye(2), y)
     rate, steps = 0.02, 150
-    flow = wf.dynamics(wf.DNN(1, "linear"), task, richness=gamma, rate=rate, steps=steps, flow=True, progress=False)
+    flow = predict(wf.DNN(1, "linear"), task, richness=gamma, rate=rate, steps=steps, flow=True, progress=False)
     f = flow.prediction.values[..., 0]
     np.testing.assert_allclose(f @ np.array([y[1], -y[0]]), 0, atol=1e-12)  # along the labels
     root = np.sqrt(1 + gamma**2 * size**2)
@@ -247,7 +248,7 @@ def test_the_past_does_not_know_the_future():
 @full
 @pytest.mark.parametrize("changes", [{}, {"weight_decay": 0.5}])
 def test_first_input_and_endpoint_do_not_see_tying(changes):
-    """Odd φ (Sec. 4 of the recurrent page): RNN = DNN, cross-state kernels vanish."""
+    """Odd φ: RNN = DNN, cross-state kernels vanish."""
     tied, untied = (ask(make(3, "linear"), DEEP, **changes) for make in (wf.RNN, wf.DNN))
     np.testing.assert_allclose(tied.prediction, untied.prediction, rtol=0, atol=1e-13)
     cross = tied.feature_kernel.values[np.triu_indices(3, 1)]
@@ -265,7 +266,7 @@ def test_weight_decay_makes_the_recurrent_network_coherent(depth):
     keep = [steps - 100, steps]
     growth = {}
     for make in (wf.RNN, wf.DNN):
-        solution = wf.dynamics(
+        solution = predict(
             make(depth, "linear"), wf.Task(x, [1.0]), richness=4.0, rate=rate, steps=steps, weight_decay=decay, at=keep,
             quantities="feature_kernel", progress=False,
         )  # fmt: skip
@@ -287,7 +288,7 @@ def test_the_papers_algorithm_finds_the_same(equal_time):
     """Independent streams of Algorithm 1; without the equal-time part of B it must differ."""
     gamma, rate, steps = 3.0, 0.2, 6
     x, y = X[:, :2] * 1.5, np.array([1.0, -1.0])
-    march = wf.dynamics(
+    march = predict(
         wf.DNN(2, "tanh"), wf.Task(x, y), richness=gamma, rate=rate, steps=steps, paths=8192, progress=False
     )
     theory = np.concatenate([march.prediction.values[1:].ravel(), march.feature_kernel.values[:, -1, -1].ravel()])

@@ -5,7 +5,7 @@ import pytest
 
 import widefield as wf
 from tests.dynamics.test_oracles import DEEP, EVERYWHERE, TIED, D, P, X, Y, ask
-from widefield.theories.dynamics import perturbation_linear
+from widefield.theories.dynamics.methods.perturbative_linear import PerturbativeLinear
 
 NAMES = ("prediction", "ntk", "feature_kernel", "gradient_kernel", "alignment", "ntk_alignment")
 KERNELS = NAMES[2:4]
@@ -38,8 +38,8 @@ def test_the_closed_form_is_what_small_richness_shows(depth, monkeypatch):
     task = wf.Task(X, Y, x_test=X[:2] + 0.3, y_test=[0.1, -0.2])
     options = {"richness": 0.5, "rate": np.linspace(0.12, 0.04, 7), "steps": 7, "method": "perturbative"}
     closed = ask(network, task, **options)
-    assert closed.certificate.diagnostics["road"] == "closed form"
-    monkeypatch.setattr(perturbation_linear, "applies", lambda problem: False)
+    assert closed.certificate.diagnostics["solver"] == "closed form"
+    monkeypatch.setattr(PerturbativeLinear, "covers", lambda self, problem, request: False)
     measured = ask(network, task, **options)
     assert set(closed.data) == set(measured.data) and closed.data.sizes == measured.data.sizes
     for name in closed.data.data_vars:

@@ -5,6 +5,7 @@ import pytest
 
 import widefield as wf
 from tests.dynamics import oracle, tables
+from tests.dynamics.question import experiment, predict
 from tests.simulate.students import agrees, same_mean
 
 full = pytest.mark.full
@@ -72,7 +73,7 @@ def test_the_printed_linear_equations_are_rejected_by_explicit_responses():
 def test_the_printed_linear_equations_are_rejected_by_networks():
     options = {"at": [12], "quantities": ("prediction", "feature_kernel", "gradient_kernel"), "progress": False}
     trials = [
-        wf.simulate.dynamics(DEEP, ONE, **PHYSICS, width=n, replicates=4000, seed=n, centered=True, **options).data
+        experiment(DEEP, ONE, **PHYSICS, width=n, replicates=4000, seed=n, centered=True, **options).data
         for n in (100, 200)
     ]
 
@@ -93,7 +94,7 @@ def test_tables_that_are_not_causal_are_rejected_by_networks():
     network, task, physics = wf.DNN(2, "relu"), wf.Task(x, y), {"richness": 2.0, "rate": 0.1, "steps": 30}
     options = {"at": [30], "quantities": "gradient_kernel", "progress": False}
     narrow, wide = (
-        wf.simulate.dynamics(network, task, **physics, width=n, replicates=200, seed=n, **options).gradient_kernel
+        experiment(network, task, **physics, width=n, replicates=200, seed=n, **options).gradient_kernel
         for n in (200, 400)
     )
     trace = lambda G: np.trace(G.values[:, 0, 0, 0], axis1=1, axis2=2)  # noqa: E731
@@ -107,7 +108,7 @@ def test_tables_that_are_not_causal_are_rejected_by_networks():
         for causal in (True, False)
     }
     assert same_mean(march[True], samples) and not same_mean(march[False], samples)
-    library = wf.dynamics(network, task, **physics, paths=4096, **options)
+    library = predict(network, task, **physics, paths=4096, **options)
     G, error = library.gradient_kernel[0, 0, 0].values, library.gradient_kernel_stderr[0, 0, 0].values
     error = np.trace(error)  # of the sum, at most
     spread = np.std(samples, ddof=1) / np.sqrt(len(samples))

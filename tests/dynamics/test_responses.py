@@ -7,9 +7,10 @@ import pytest
 
 import widefield as wf
 from tests.dynamics import algorithm, single_site, test_contracts, test_oracles, test_statistics
+from tests.dynamics.question import experiment, predict
 from tests.dynamics.test_oracles import LONG, SHAPES, ask, literal
 from tests.dynamics.test_statistics import meets
-from widefield.theories.dynamics import fields
+from widefield.theories.dynamics import request
 
 BOTH = ("forward_response", "backward_response")
 EVERYDAY = ("deep", "deep, widths")
@@ -66,7 +67,7 @@ def laid_out(field):
 
 def with_paths(network, task, physics, paths):
     """The march with all of its paths, h (step, state, sample, path) and z (step, channel, state, sample, path)."""
-    solution = wf.dynamics(
+    solution = predict(
         network, task, **physics, paths=paths, at=range(physics["steps"] + 1), progress=False, throw=False,
         quantities=(*BOTH, "preactivation", "pregradient"),
     )  # fmt: skip
@@ -106,7 +107,7 @@ def test_nonlinear_responses_are_jacobians_of_the_site(name):
 
 
 def from_responses(solution):
-    """f of the last state as v(Σ ηΔΦ + ΣA): Sec. 1 of the page, one readout at the end."""
+    """f of the last state as v(Σ ηΔΦ + ΣA): one readout at the end."""
     y, v = solution.task.labels()[:, 0, 0], solution.network.readout_variance
     f, rate = solution.prediction.values[..., 0], np.diff(solution.time.values)
     later = np.tril(np.ones((len(f), len(f))), -1) * np.append(rate, 0.0)
@@ -161,14 +162,14 @@ def test_responses_are_made_on_request_at_chosen_steps(monkeypatch):
         np.testing.assert_array_equal(some.data[name], everything.data[name].values[:, [2, 7]][:, :, [2, 7]])
     with pytest.raises(ValueError, match="method='independent' has no responses"):
         test_contracts.ask(method="independent", quantities=BOTH)
-    monkeypatch.setattr(fields, "memory_budget", lambda: 10**7)
+    monkeypatch.setattr(request, "memory_budget", lambda: 10**7)
     with pytest.raises(MemoryError, match="`quantities` need .*forward_response.*may be used"):
         test_contracts.ask(steps=300, quantities="forward_response")
 
 
 def simulated(network, task=test_statistics.FIRST, *, width, replicates=2, seed=0, **changes):
     physics = {"richness": 2.0, "rate": 0.15, "steps": 4, "quantities": BOTH, "progress": False} | changes
-    return wf.simulate.dynamics(network, task, **physics, width=width, replicates=replicates, seed=seed)
+    return experiment(network, task, **physics, width=width, replicates=replicates, seed=seed)
 
 
 def test_networks_respond_alike_whatever_else_is_asked():
@@ -206,7 +207,7 @@ def without_equal_times(network, task, physics, at):
 
 
 def predicted(network, task, physics, at, paths=8192):
-    data = wf.dynamics(network, task, **physics, at=at, quantities=BOTH, paths=paths, progress=False).data
+    data = predict(network, task, **physics, at=at, quantities=BOTH, paths=paths, progress=False).data
     value, error = ([laid_out(data[f"{n}{end}"]) for n in BOTH] for end in ("", "_stderr"))
     return joined(value, range(len(at))), joined(error, range(len(at)))
 

@@ -4,6 +4,7 @@ import pytest
 
 import widefield as wf
 from tests.dynamics import test_contracts, test_responses, test_statistics
+from tests.dynamics.question import experiment, predict
 from tests.dynamics.test_oracles import DEEP, EVERYWHERE, TIED, UNTIED, ask, assert_is_literal
 
 full = pytest.mark.full
@@ -27,9 +28,7 @@ def test_equal_scales_are_one_scale():
     one, three = (ask(network, DEEP, initial_scale=scale) for scale in (0.7, [0.7, 0.7, 0.7]))
     assert one.data.identical(three.data)
     trials = [
-        wf.simulate.dynamics(
-            network, DEEP, richness=1.0, rate=0.1, steps=3, width=8, replicates=2, seed=0, initial_scale=scale
-        )
+        experiment(network, DEEP, richness=1.0, rate=0.1, steps=3, width=8, replicates=2, seed=0, initial_scale=scale)
         for scale in (0.7, (0.7, 0.7, 0.7))
     ]
     assert trials[0].data.identical(trials[1].data)
@@ -40,14 +39,14 @@ def test_a_buffer_that_grows_keeps_the_scale():
     assert_is_literal(wf.DNN(2, "linear"), DEEP, steps=24, rate=0.05, initial_scale=0.6)
 
 
-@pytest.mark.parametrize("call", [wf.dynamics, wf.simulate.dynamics])
+@pytest.mark.parametrize("call", [predict, experiment])
 def test_bad_scales(call):
-    more = {"width": 8, "replicates": 1, "seed": 0} if call is wf.simulate.dynamics else {}
+    more = {"width": 8, "replicates": 1, "seed": 0} if call is experiment else {}
     biased = wf.DNN(2, "linear", bias_variance=0.2, readout_bias_variance=0.0)
     for network, scale, message in (
         (wf.DNN(2, "linear"), (1.0, 1.0), "`initial_scale` must be a number or 3 of them"),
         (wf.RNN(4, "linear"), (1.0,) * 5, "`initial_scale` must be a number or 3 of them"),
-        (wf.DNN(2, "linear"), (1.0, 0.0, 1.0), "`initial_scale` must be a finite positive number"),
+        (wf.DNN(2, "linear"), (1.0, 0.0, 1.0), r"`initial_scale\[1\]` must be a finite positive number"),
         (biased, (1.0, 1.0, 1.0), "`initial_scale` must be one number"),
     ):
         with pytest.raises(ValueError, match=message):

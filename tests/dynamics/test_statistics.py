@@ -8,6 +8,7 @@ import scipy.stats
 
 import widefield as wf
 from tests.dynamics import algorithm, oracle
+from tests.dynamics.question import experiment, predict
 from tests.simulate.students import agrees
 
 ALPHA = 1e-6
@@ -66,7 +67,7 @@ def rows(data, steps, lead):
 def predicted(network, task, physics, **options):
     """Values and standard errors of the theory."""
     steps = physics["steps"]
-    solution = wf.dynamics(
+    solution = predict(
         network, task, **physics, at=[steps], quantities=FIELDS, **{"paths": 4096, "progress": False} | options
     )
     errors = {name: solution.data[f"{name}_stderr"] for name in FIELDS}
@@ -76,7 +77,7 @@ def predicted(network, task, physics, **options):
 def trained(network, task, physics, widths, replicates, seed):
     """2·wide − narrow of (replicate, number): the offset of order 1/N is gone."""
     trials = [
-        wf.simulate.dynamics(
+        experiment(
             network, task, **physics, width=n, replicates=replicates, seed=seed + n, at=[physics["steps"]],
             quantities=FIELDS, progress=False,
         )
@@ -140,7 +141,7 @@ def test_networks_reject_the_theory_without_equal_time_responses():
     """tr Φ¹ of the paper's algorithm with and without B(t, t), each over independent streams."""
     network, task, physics = case(wf.DNN(2, "tanh"), wf.Task(X, Y), 3.0, 0.2, 6)
     narrow, wide = (
-        wf.simulate.dynamics(
+        experiment(
             network, task, **physics, width=n, replicates=300, seed=n, at=[6], quantities="feature_kernel", progress=False
         ).feature_kernel.values[:, 0, 0, 0]
         for n in (80, 160)
@@ -164,7 +165,7 @@ def test_recurrent_networks_reject_the_theory_without_one_response(mistake):
     """Linear RNNs against explicit responses: both are needed, each by itself."""
     network, task, physics = case(wf.RNN(3, "linear"), EVERYWHERE, 1.0, 0.02, 12)
     narrow, wide = (
-        wf.simulate.dynamics(
+        experiment(
             network, task, **physics, width=n, replicates=1500, seed=n, quantities="prediction", progress=False
         ).prediction.values[:, [6, 12]]
         for n in (100, 200)
@@ -180,7 +181,7 @@ def test_the_error_falls_with_the_width():
     value, _ = predicted(network, task, physics, paths=16384)
     distance = {}
     for n, replicates in ((25, 4000), (100, 4000)):
-        trial = wf.simulate.dynamics(
+        trial = experiment(
             network, task, **physics, width=n, replicates=replicates, seed=n, at=[physics["steps"]], quantities=FIELDS,
             progress=False,
         )  # fmt: skip

@@ -7,9 +7,11 @@ import scipy.integrate
 
 import widefield as wf
 from tests import contracts
+from tests.dynamics.question import experiment, predict
 from tests.simulate.students import agrees
-from widefield.theories.dynamics import ensemble, nodes, two_layer
+from widefield.theories.dynamics.methods import nodes, two_layers
 from widefield.theories.dynamics.problem import problem
+from widefield.theories.dynamics.request import Request
 
 RNG = np.random.default_rng(3)
 X, Y = RNG.normal(size=(2, 4)), np.array([1.0, -0.6])
@@ -20,20 +22,18 @@ full = pytest.mark.full
 
 
 def ask(network, task=ONE, **changes):
-    return wf.dynamics(network, task, **COMMON | {"progress": False} | changes)
+    return predict(network, task, **COMMON | {"progress": False} | changes)
 
 
-def road(solution):
-    return solution.certificate.diagnostics.get("road", "paths")
+def solver(solution):
+    return solution.certificate.diagnostics["solver"]
 
 
-def quadrature(network, task, flow=False, rtol=1e-7, **changes):
-    """The road itself on a linear network, which `widefield.dynamics` would march exactly."""
-    defaults = {"loss": "squared", "weight_decay": 0.0, "momentum_time": None, "initial_scale": 1.0}
+def quadrature(network, task, rtol=1e-7, **changes):
+    """The method itself on a linear network, which `widefield.dynamics` would march exactly."""
+    request = Request("full", FIELDS[2:5], (3, 8), rtol=rtol, progress=False)
     with jax.enable_x64(True):
-        asked = problem(network, task, **COMMON | defaults | changes)
-        options = ensemble.Options(ensemble.Sampling(None, rtol, 0, False), True, (3, 8), FIELDS[3:5])
-        return two_layer.solve(asked, options, flow)
+        return two_layers.TwoLayers().solve(problem(network, task, wf.Training(**COMMON | changes)), request)
 
 
 BIAS = {"bias_variance": 0.4, "readout_bias_variance": 0.0}
@@ -59,7 +59,7 @@ def cases(names):
 @pytest.mark.parametrize("name", cases(PROTOCOLS))
 def test_linear_networks_are_those_of_the_exact_march(name, rule, monkeypatch):
     if rule == "sphere":
-        monkeypatch.setattr(two_layer, "HOMOGENEOUS", (*nodes.HOMOGENEOUS, "linear"))
+        monkeypatch.setattr(two_layers, "HOMOGENEOUS", (*nodes.HOMOGENEOUS, "linear"))
     variances, task, changes = PROTOCOLS[name]
     network, n = wf.DNN(1, "linear", **variances), task.n_samples
     exact = ask(network, task, at=[3, 8], **changes)
@@ -114,7 +114,7 @@ def test_nonlinear_networks_by_brute_force(name):
     phi, slope, grid = FUNCTIONS[name]
     f, Phi, G = brute_force(phi, slope, float(X[0] @ X[0] / 4), Y[0])
     found = ask(wf.DNN(1, name))
-    assert road(found) == "quadrature" and found.certificate.seed is None and found.certificate.error < 1e-4
+    assert solver(found) == "quadrature" and found.certificate.seed is None and found.certificate.error < 1e-4
     for value, error, right in (
         (found.prediction[:, 0, 0], found.prediction_stderr[:, 0, 0], f),
         (found.feature_kernel[0, -1, -1, 0, 0], found.feature_kernel_stderr[0, -1, -1, 0, 0], Phi),
@@ -132,7 +132,7 @@ def test_nonlinear_networks_by_brute_force(name):
 def test_sampled_paths_find_the_same(name, task):
     network = wf.DNN(1, name)
     found, sampled = ask(network, task), ask(network, task, paths=4096)
-    assert (road(found), road(sampled)) == ("quadrature", "paths")
+    assert (solver(found), solver(sampled)) == ("quadrature", "paths")
     for field in FIELDS:
         error = np.hypot(sampled.data[f"{field}_stderr"], found.data[f"{field}_stderr"]).values
         z = (found.data[field] - sampled.data[field]).values / np.maximum(error, 1e-9)
@@ -172,14 +172,14 @@ def test_flow_is_the_limit_of_small_steps(name):
         ask(wf.DNN(1, name), rate=0.15 / k, steps=8 * k, **options).prediction.values[::k, 0, 0] for k in (64, 32)
     )
     error = flow.prediction_stderr[:, 0, 0] + 0.1 * np.abs(fine - coarse) + 2e-5
-    assert road(flow) == "quadrature" and flow.certificate.error < 1e-3
+    assert solver(flow) == "quadrature" and flow.certificate.error < 1e-3
     assert np.all(np.abs(flow.prediction[:, 0, 0] - (2 * fine - coarse)) <= error)
 
 
 def test_where_it_is_chosen():
     light = {"quantities": "loss", "paths": None}
-    assert road(ask(wf.DNN(1, "relu"), **light)) == "quadrature"
-    assert road(ask(wf.DNN(1, "relu"), paths=256, quantities="loss")) == "paths"
+    assert solver(ask(wf.DNN(1, "relu"), **light)) == "quadrature"
+    assert solver(ask(wf.DNN(1, "relu"), paths=256, quantities="loss")) == "paths"
 
 
 @full
@@ -187,7 +187,7 @@ def test_where_it_is_chosen():
 def test_where_paths_are_sampled(changes):
     three = wf.Task(RNG.normal(size=(3, 4)), RNG.normal(size=3))
     task = three if changes.pop("task", None) else ONE
-    assert road(ask(wf.DNN(1, "relu"), task, quantities="loss", **changes)) == "paths"
+    assert solver(ask(wf.DNN(1, "relu"), task, quantities="loss", **changes)) == "paths"
 
 
 def test_divergence_is_a_status_with_its_step():
@@ -216,12 +216,12 @@ def test_trained_networks_agree(name):
     options = {"quantities": ("prediction", "test_prediction", "feature_kernel"), "at": [8], "progress": False}
     narrow, wide = (
         flat(
-            wf.simulate.dynamics(network, task, **COMMON, width=n, replicates=400, seed=n, **options).data,
+            experiment(network, task, **COMMON, width=n, replicates=400, seed=n, **options).data,
             ["replicate"],
         )
         for n in (200, 400)
     )
     samples = 2 * wide - narrow
-    assert agrees(flat(wf.dynamics(network, task, **COMMON, **options).data, []), samples)
+    assert agrees(flat(predict(network, task, **COMMON, **options).data, []), samples)
     rich = COMMON | {"richness": 1.15 * COMMON["richness"]}
-    assert not agrees(flat(wf.dynamics(network, task, **rich, **options).data, []), samples)
+    assert not agrees(flat(predict(network, task, **rich, **options).data, []), samples)

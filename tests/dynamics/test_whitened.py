@@ -8,8 +8,10 @@ import scipy.integrate
 
 import widefield as wf
 from tests import contracts
-from widefield.theories.dynamics import ensemble, whitened
+from tests.dynamics.question import predict
+from widefield.theories.dynamics.methods.whitened import Whitened
 from widefield.theories.dynamics.problem import problem
+from widefield.theories.dynamics.request import Request
 
 RNG = np.random.default_rng(11)
 P, D = 4, 6
@@ -22,13 +24,13 @@ full = pytest.mark.full
 
 
 def ask(network, task=TASK, **changes):
-    return wf.dynamics(network, task, **COMMON | changes)
+    return predict(network, task, **COMMON | changes)
 
 
 def both(network, task, monkeypatch, **changes):
     """The reduced solution and the general march."""
     short = ask(network, task, **changes)
-    monkeypatch.setattr(whitened, "applies", lambda *_: False)
+    monkeypatch.setattr(Whitened, "covers", lambda self, problem, request: False)
     return short, ask(network, task, **changes)
 
 
@@ -51,7 +53,8 @@ def test_it_is_the_general_march(name, monkeypatch):
     network, task, changes = CASES[name]
     short, general = both(network, task, monkeypatch, **changes)
     assert (
-        short.certificate.diagnostics["road"] == "whitened" and general.certificate.diagnostics["road"] == "coordinates"
+        short.certificate.diagnostics["solver"] == "whitened"
+        and general.certificate.diagnostics["solver"] == "coordinates"
     )
     assert set(short.data) == set(general.data) and {"ntk", "test_prediction"} & set(short.data)
     for field in set(short.data) - {"preactivation", "pregradient"}:
@@ -83,7 +86,7 @@ def test_two_layers_have_closed_forms():
     y = RNG.normal(size=n) / 4
     size = np.linalg.norm(y)
     options = {"richness": gamma, "rate": rate, "steps": steps, "progress": False}
-    flow = wf.dynamics(wf.DNN(1, "linear"), wf.Task(np.sqrt(n) * np.eye(n), y), flow=True, **options)
+    flow = predict(wf.DNN(1, "linear"), wf.Task(np.sqrt(n) * np.eye(n), y), flow=True, **options)
     f = flow.prediction.values[..., 0]
     along = f @ y / size
     np.testing.assert_allclose(f, np.outer(along, y / size), rtol=0, atol=1e-14)
@@ -109,7 +112,7 @@ def test_deep_networks_obey_the_scalar_equations(depth):
     n, gamma, rate, T = 5, 1.2, 0.05, 12
     y = RNG.normal(size=n)
     size = np.linalg.norm(y)
-    found = wf.dynamics(
+    found = predict(
         wf.DNN(depth, "linear"),
         wf.Task(np.sqrt(n) * np.eye(n), y),
         richness=gamma,
@@ -139,7 +142,7 @@ def test_a_thousand_samples_cost_what_eight_do():
     def seconds(n):
         task = wf.Task(np.sqrt(n) * np.eye(n), RNG.normal(size=n) / np.sqrt(n), x_test=RNG.normal(size=(2, n)))
         start = time.process_time()
-        found = wf.dynamics(wf.DNN(2, "linear"), task, quantities=("loss", "prediction", "ntk"), **COMMON)
+        found = predict(wf.DNN(2, "linear"), task, quantities=("loss", "prediction", "ntk"), **COMMON)
         return time.process_time() - start, found
 
     seconds(8)  # compiles
@@ -149,13 +152,8 @@ def test_a_thousand_samples_cost_what_eight_do():
 
 
 def test_where_it_does_not_apply():
-    def taken(network=NET, task=TASK, loss="squared", responses=True, temperature=0.0, wanted=("loss",)):
-        options = ensemble.Options(ensemble.Sampling(None, None, 0, False), False, (), wanted)
-        asked = problem(
-            network, task, richness=1.0, rate=0.1, steps=2, loss=loss, weight_decay=0.0, momentum_time=None, initial_scale=1.0,
-            responses=responses, temperature=temperature,
-        )  # fmt: skip
-        return whitened.applies(asked, options)
+    def taken(network=NET, task=TASK, method="full", fields=("loss",), **training):
+        return Whitened().covers(problem(network, task, wf.Training(0.1, 2, **training)), Request(method, fields, ()))
 
     assert taken() and taken(wf.RNN(2, "linear"))
     assert not taken(task=wf.Task(X + 1e-6 * RNG.normal(size=X.shape), Y))
@@ -164,8 +162,8 @@ def test_where_it_does_not_apply():
     assert not taken(task=wf.Task(X, np.sign(Y)), loss="logistic")
     assert not taken(task=wf.Task(X, RNG.normal(size=(P, 2))))
     assert not taken(task=wf.Task(X, 0 * Y))
-    assert not taken(responses=False) and not taken(temperature=0.1)
-    assert not taken(wanted=("loss", "forward_response"))
+    assert not taken(method="independent") and not taken(temperature=0.1)
+    assert not taken(fields=("loss", "forward_response"))
 
 
 def test_divergence_is_a_status_with_its_step():

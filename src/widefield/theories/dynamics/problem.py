@@ -1,8 +1,7 @@
 """What is asked of the dynamics, checked, and as the arrays of the march."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import jax
@@ -12,10 +11,10 @@ import numpy as np
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
+from widefield.question.training import Training
 from widefield.theories.dynamics import losses
-from widefield.theories.dynamics.march import Physics, Shape
+from widefield.theories.dynamics.march.step import Physics, Shape
 
-Rate = float | np.ndarray | Callable[[int], float]
 # Variance, relative to a vector's own, below which no new direction opens. Leaving out a share ε of features and ten times
 # that of gradients moves linear networks of 2 … 16 layers by 10 … 550 ε (`LEFT_OUT`); it shrinks as the sampling error does,
 # and with the square of the richness, by which training moves features.
@@ -23,45 +22,84 @@ SAMPLED, PER_ROOT, BACKWARD, LINEAR = 1e-6, 3.2e-5, 10.0, 1e-20
 LEFT_OUT = 600.0  # times ε: error of a field, relative to its largest entry, from directions that were not opened
 
 
-@dataclass(frozen=True)
-class Problem:
-    """One training run: the network's and task's arrays, and the protocol."""
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """The kernel of inputs and biases over (state, sample) nodes, test inputs last, and its root: made once for a question."""
 
     network: Network
     task: Task
-    richness: float
-    rates: np.ndarray
+
+    @cached_property
+    def kernel(self) -> np.ndarray:
+        """(state · sample, state · sample), with the masks of inputs and biases."""
+        network, x = self.network, self.task.sequences(self.network.depth, test=True)
+        n, depth = len(x), network.depth
+        driven = np.zeros((depth, n, x.shape[-1]))
+        driven[: x.shape[1]] = x.swapaxes(0, 1)
+        nodes = driven.reshape(depth * n, -1)
+        root_u, root_b = np.sqrt(network.input_variances), np.sqrt(network.bias_variances)
+        mask = lambda tied: np.ones((depth, depth)) if tied else np.eye(depth)  # noqa: E731
+        spread = lambda small: np.kron(small, np.ones((n, n)))  # noqa: E731
+        inputs = spread(mask(network.inputs == "tied") * np.outer(root_u, root_u)) * (nodes @ nodes.T) / x.shape[-1]
+        return inputs + spread(mask(network.biases == "tied") * np.outer(root_b, root_b))
+
+    @cached_property
+    def root(self) -> np.ndarray:
+        """L0 (state, sample, direction): a thin root of the kernel."""
+        values, vectors = np.linalg.eigh(self.kernel)
+        keep = values > 1e-14 * max(values[-1], 1e-300)
+        keep[-1] = True  # a zero input still needs a direction
+        values = np.maximum(values, 0.0)
+        return (vectors[:, keep] * np.sqrt(values[keep])).reshape(self.network.depth, -1, int(keep.sum()))
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One training run. ``rates`` and ``richness`` begin as those of the training: limits are made of several of them."""
+
+    network: Network
+    task: Task
+    training: Training
+    inputs: Inputs
     loss: losses.Loss
-    weight_decay: float
-    momentum_time: float | None
-    initial_scale: float | tuple[float, ...]
-    responses: bool = True
-    temperature: float = 0.0
+    rates: np.ndarray  # one more than updates: the row after the last
+    richness: float
+    responses: bool = True  # False: A = B = 0
     left_out: float = SAMPLED
 
     @property
     def exact(self) -> bool:
         """Whether coordinates replace sampled paths: linear networks, unless noise keeps entering."""
-        activation = self.network.activation
-        return activation.known_as("linear") and self.temperature == 0
+        return self.network.activation.known_as("linear") and self.training.temperature == 0
 
-    @property
+    @cached_property
     def readouts(self) -> tuple[int, ...]:
         """States that are read out, ascending."""
         return tuple(sorted(self.task.supervised_states(self.network.depth)))
 
-    @property
+    @cached_property
     def labels(self) -> np.ndarray:
         """(readout, sample, output), readouts ascending."""
         states = self.task.supervised_states(self.network.depth)
         return np.moveaxis(self.task.labels(), 1, 0)[np.argsort(states)]
 
     @property
+    def n_channels(self) -> int:
+        """Pairs of a readout and an output."""
+        return len(self.readouts) * self.labels.shape[2]
+
+    @cached_property
+    def by_layer(self) -> bool:
+        """A deep network driven at the first state and read out at one: layers suffice, no pairs of states."""
+        driven = self.task.sequences(self.network.depth).shape[1]
+        return self.network.weights == "untied" and driven == 1 and len(self.readouts) == 1
+
+    @property
     def least_output(self) -> float:
         """Outputs smaller than this are zero up to round-off, in units of the labels or of one neuron's."""
         return 1e-12 * max(float(np.abs(self.labels).max()), 1 / abs(self.richness))
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         """What a march is compiled for."""
         network = self.network
@@ -74,8 +112,8 @@ class Problem:
             activation=network.activation.function, gradient=_gradient(self.loss),
             matrices=tuple(0 if tied else k for k in range(network.depth - 1)), readouts=self.readouts,
             n_outputs=self.labels.shape[2], n_train=self.task.n_samples, exact=self.exact,
-            shared_inputs=bool(shared), responses=self.responses, langevin=self.temperature > 0,
-            momentum=self.momentum_time is not None,
+            shared_inputs=bool(shared), responses=self.responses, langevin=self.training.temperature > 0,
+            momentum=self.training.momentum_time is not None,
         )  # fmt: skip
 
     def tolerances(self, n_paths: int) -> tuple[float, float]:
@@ -85,19 +123,18 @@ class Problem:
         share = min(self.left_out, PER_ROOT / np.sqrt(n_paths)) * min(1.0, self.richness**2)
         return share, BACKWARD * share
 
-    @property
+    @cached_property
     def physics(self) -> Physics:
         """Arrays of the march; the tolerances are those of one path."""
         number = lambda value: jnp.asarray(value, jnp.float64)  # noqa: E731
-        network = self.network
+        network, tau = self.network, self.training.momentum_time
         a = network.relative_widths
         return Physics(
-            richness=number(self.richness), inputs=number(input_factor(network, self.task)),
+            richness=number(self.richness), inputs=number(self.inputs.root),
             weight_variance=number(network.weight_variances), readout_variance=number(network.readout_variance),
-            shares=number(a[1:] / a[:-1]), labels=number(self.labels), decay=number(self.weight_decay),
-            momentum=number(0.0 if self.momentum_time is None else 1 / self.momentum_time),
-            scale=number(self.initial_scale), temperature=number(self.temperature),
-            tolerance=number(self.tolerances(1)),
+            shares=number(a[1:] / a[:-1]), labels=number(self.labels), decay=number(self.training.weight_decay),
+            momentum=number(0.0 if tau is None else 1 / tau), scale=number(self.training.initial_scale),
+            temperature=number(self.training.temperature), tolerance=number(self.tolerances(1)),
         )  # fmt: skip
 
 
@@ -107,75 +144,19 @@ def _gradient(loss: losses.Loss):
     return jax.vmap(jax.vmap(jax.grad(loss)))
 
 
-def input_kernel(network: Network, task: Task) -> np.ndarray:
-    """Kernel of inputs and biases over (state, sample) nodes, with the masks of both; test inputs follow the others."""
-    x = task.sequences(network.depth, test=True)
-    n, depth = len(x), network.depth
-    driven = np.zeros((depth, n, x.shape[-1]))
-    driven[: x.shape[1]] = x.swapaxes(0, 1)
-    nodes = driven.reshape(depth * n, -1)
-    root_u, root_b = np.sqrt(network.input_variances), np.sqrt(network.bias_variances)
-    mask = lambda tied: np.ones((depth, depth)) if tied else np.eye(depth)  # noqa: E731
-    spread = lambda small: np.kron(small, np.ones((n, n)))  # noqa: E731
-    inputs = spread(mask(network.inputs == "tied") * np.outer(root_u, root_u)) * (nodes @ nodes.T) / x.shape[-1]
-    return inputs + spread(mask(network.biases == "tied") * np.outer(root_b, root_b))
-
-
-def input_factor(network: Network, task: Task) -> np.ndarray:
-    """L0 (state, sample, direction): a thin root of the input kernel."""
-    kernel = input_kernel(network, task)
-    values, vectors = np.linalg.eigh(kernel)
-    keep = values > 1e-14 * max(values[-1], 1e-300)
-    keep[-1] = True  # a zero input still needs a direction
-    values = np.maximum(values, 0.0)
-    return (vectors[:, keep] * np.sqrt(values[keep])).reshape(network.depth, -1, int(keep.sum()))
-
-
-def problem(
-    network: Network,
-    task: Task,
-    *,
-    richness: float,
-    rate: Rate,
-    steps: int,
-    loss: Any,
-    weight_decay: float,
-    momentum_time: float | None,
-    initial_scale: Any,
-    responses: bool = True,
-    temperature: float = 0.0,
-) -> Problem:
-    """Check the arguments of `widefield.dynamics` and gather them."""
-    _check(network, task)
-    gamma = checks.nonnegative("richness", richness, positive=True)
-    steps = checks.integer("steps", steps, 1)
-    if momentum_time is not None:
-        momentum_time = checks.nonnegative("momentum_time", momentum_time, positive=True)
-    updates = checks.schedule("rate", rate, steps)
-    rates = np.append(updates, updates[-1])  # the row after the last update
-    if momentum_time is not None and rates.max() > momentum_time:
-        raise ValueError(f"`momentum_time` must be at least the rate {rates.max():g}, got {momentum_time!r}.")
-    function = losses.as_loss(loss, task.labels().shape[-1])
-    _check_labels("y", task.labels(), loss)
+def problem(network: Network, task: Task, training: Training, responses: bool = True) -> Problem:
+    """The question, checked."""
+    _check(network, task, training)
+    gamma = checks.nonnegative("richness", training.richness, positive=True)
+    rates = np.append(training.rates, training.rates[-1])
+    tau = training.momentum_time
+    if tau is not None and rates.max() > tau:
+        raise ValueError(f"`momentum_time` must be at least the rate {rates.max():g}, got {tau!r}.")
+    function = losses.as_loss(training.loss, task.labels().shape[-1])
+    _check_labels("y", task.labels(), training.loss)
     if task.y_test is not None:
-        _check_labels("y_test", task.y_test, loss)
-    return Problem(
-        network, task, gamma, rates, function, checks.nonnegative("weight_decay", weight_decay), momentum_time,
-        _scale(network, initial_scale), responses,
-        checks.nonnegative("temperature", temperature),
-    )  # fmt: skip
-
-
-def _scale(network: Network, scale: Any) -> float | tuple[float, ...]:
-    """One number, or one per weight matrix: input, hidden ones, readout."""
-    if np.ndim(scale) != 1:
-        return checks.nonnegative("initial_scale", scale, positive=True)
-    n = 2 + (min(network.depth - 1, 1) if network.weights == "tied" else network.depth - 1)
-    if len(scale) != n:
-        raise ValueError(f"`initial_scale` must be a number or {n} of them (input, hidden, readout), got {scale!r}.")
-    if network.bias_variances.any():
-        raise ValueError("`initial_scale` must be one number where the network has biases.")
-    return tuple(checks.nonnegative("initial_scale", value, positive=True) for value in scale)
+        _check_labels("y_test", task.y_test, training.loss)
+    return Problem(network, task, training, Inputs(network, task), function, rates, gamma, responses)
 
 
 def check_network(network: Any) -> None:
@@ -189,16 +170,31 @@ def check_network(network: Any) -> None:
         raise ValueError("`network` must have readout_bias_variance=0 in dynamics: the readout has no bias.")
 
 
-def _check(network: Any, task: Any) -> None:
+def _check(network: Any, task: Any, training: Any) -> None:
     check_network(network)
     if not isinstance(task, Task):
         raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
+    if not isinstance(training, Training):
+        raise ValueError(f"`training` must be a widefield.Training, got {type(training).__name__}.")
+    training.refuse("dynamics", "batches")
     if task.y is None:
         raise ValueError("`task` must have labels `y` in dynamics: they drive the training.")
     driven = task.sequences(network.depth).shape[1]
     supervised = task.supervised_states(network.depth)
     if len(set(network.relative_widths)) > 1 and (driven > 1 or supervised != (network.depth - 1,)):
         raise ValueError("`widths` must be equal unless the input is at the first state and the readout at the last.")
+    _check_scale(network, training.initial_scale)
+
+
+def _check_scale(network: Network, scale: Any) -> None:
+    """One number, or one per weight matrix: input, hidden ones, readout."""
+    if np.ndim(scale) == 0:
+        return
+    n = 2 + (min(network.depth - 1, 1) if network.weights == "tied" else network.depth - 1)
+    if len(scale) != n:
+        raise ValueError(f"`initial_scale` must be a number or {n} of them (input, hidden, readout), got {scale!r}.")
+    if network.bias_variances.any():
+        raise ValueError("`initial_scale` must be one number where the network has biases.")
 
 
 def _check_labels(name: str, y: np.ndarray, loss: Any) -> None:

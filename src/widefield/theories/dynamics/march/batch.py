@@ -1,17 +1,21 @@
 """One batch of paths from the first step to the last, with buffers that grow as directions open."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from widefield.theories.dynamics import basis, losses, march, paths
-from widefield.theories.dynamics.basis import Side
-from widefield.theories.dynamics.march import Physics, Shape, State
+from widefield.theories.dynamics import losses
+from widefield.theories.dynamics.curves import to_the_end
+from widefield.theories.dynamics.march import basis, step
+from widefield.theories.dynamics.march.basis import Side
+from widefield.theories.dynamics.march.noise import added, mirrored, sampled_blocks, whitened
+from widefield.theories.dynamics.march.step import Physics, Shape, State
 from widefield.theories.dynamics.problem import Problem
 
 FIRST_DIRECTIONS, LARGE_FIRST = 32, 128  # noises drawn at first
@@ -28,84 +32,80 @@ class TooFewPaths(ValueError):
         super().__init__(f"`paths` must be at least {least}: weights are known in {n_directions} directions.")
 
 
+class SiteValues(NamedTuple):
+    """Values on the paths: φ, h (state, sample, S) and g, z (channel, state, sample, S)."""
+
+    feature: np.ndarray
+    gradient: np.ndarray
+    preactivation: np.ndarray
+    pregradient: np.ndarray
+
+
 @dataclass(frozen=True)
-class Run:
-    """Curves of one batch, samples at the chosen steps, and how well directions stayed orthonormal."""
+class Batch:
+    """Curves of one batch of paths, samples at the chosen steps, and how well directions stayed orthonormal."""
 
     prediction: np.ndarray  # (step, state, sample, output)
     loss: np.ndarray
     ntk: np.ndarray | None  # (step, channel, channel, sample, sample)
-    samples: dict[int, tuple]  # step: φ, g, h, z
+    alignment: np.ndarray  # (step, state)
+    samples: dict[int, SiteValues]  # by step
     weight: float
     n_directions: tuple[int, ...]
     loss_of_orthogonality: float
     diverged_at: int | None
-    alignment: np.ndarray | None = None  # (step, state)
-
-    def at(self, steps: tuple[int, ...]) -> "Run":
-        """The same with samples at these steps alone."""
-        return replace(self, samples={t: self.samples[t] for t in steps if t in self.samples})
 
 
 @partial(jax.jit, static_argnames=("shape", "loss", "ntk"), donate_argnames="state")
 def _step(shape: Shape, loss: losses.Loss, physics: Physics, state: State, rate: Array, ntk: bool):
     """Also the loss, the tangent kernel and the alignment. The state is updated in place: its arrays are large."""
-    state, record = march.step(shape, physics, state, rate)
+    state, record = step.step(shape, physics, state, rate)
     read = record.prediction[jnp.asarray(shape.readouts)][:, : shape.n_train]
     weight = 1.0 if shape.exact else 1.0 / record.feature.shape[-1]
-    kernel = march.tangent_kernel(shape, physics, record.feature, record.gradient, weight) if ntk else None
-    aligned = march.label_alignment(physics.labels, record.feature, weight)
+    kernel = step.tangent_kernel(shape, physics, record.feature, record.gradient, weight) if ntk else None
+    aligned = step.label_alignment(physics.labels, record.feature, weight)
     return state, record, losses.total(loss, read, physics.labels), kernel, aligned
 
 
-def run(
-    problem: Problem, shape: Shape, n_paths: int, seed: int, batch: int, *, ntk: bool, at: tuple[int, ...], advance
-) -> Run:
-    """March through all steps. ``shape`` is passed in so that batches share one compilation."""
+def march(problem: Problem, n_paths: int, seed: int, batch: int, *, ntk: bool, at: tuple[int, ...], advance) -> Batch:
+    """March through all steps, keeping samples at the steps ``at``."""
+    shape = problem.shape
     physics = problem.physics._replace(tolerance=jnp.asarray(problem.tolerances(n_paths), jnp.float64))
     state, drawn, rng = _begin(problem, shape, physics, n_paths, seed, batch)
     most, sizes = _most_new(shape, physics), _noise_sizes(problem, physics, len(state.matrices.memory))
-    predictions: list[np.ndarray] = []
-    values: list[float] = []
-    kernels: list[np.ndarray] = []
-    alignments: list[np.ndarray] = []
-    samples: dict[int, tuple] = {}
+    rows: list[tuple] = []
+    samples: dict[int, SiteValues] = {}
     stop = None
     for t, rate in enumerate(problem.rates):
         state, drawn = _make_room(shape, most, state, drawn, rng, sizes[t])
         state, record, loss, kernel, aligned = _step(shape, problem.loss, physics, state, rate, ntk)
         f, value = np.asarray(record.prediction), float(loss)
-        if (
-            not np.isfinite(f).all()
-            or not np.isfinite(value)
-            or value > DIVERGED * max(values[0] if values else np.inf, 1.0)
-        ):
+        if diverges(f, value, rows[0][1] if rows else None):
             stop = t
-            if not predictions:
-                raise ValueError(OVERFLOW)
             break
-        predictions.append(f)
-        values.append(value)
-        alignments.append(np.asarray(aligned))
-        if ntk:
-            kernels.append(np.asarray(kernel))
+        rows.append((f, value, np.asarray(kernel) if ntk else np.zeros(()), np.asarray(aligned)))
         if t in at:
             site = (record.feature, record.gradient, record.preactivation, record.pregradient)
-            samples[t] = tuple(np.asarray(v) for v in site)
+            samples[t] = SiteValues(*(np.asarray(v) for v in site))
         advance(1)
-    weight = 1.0 if shape.exact else 1.0 / n_paths
-    return Run(
-        _to_the_end(predictions, len(problem.rates)), _to_the_end(values, len(problem.rates)),
-        _to_the_end(kernels, len(problem.rates)) if ntk else None, samples, weight,
-        tuple(map(int, _opened(state).ravel())), _orthogonality(state, weight), stop,
-        _to_the_end(alignments, len(problem.rates)),
+    weight, n_rows = 1.0 if shape.exact else 1.0 / n_paths, len(problem.rates)
+    prediction, values, kernels, alignment = (to_the_end(column, n_rows) for column in zip(*rows, strict=True))
+    return Batch(
+        prediction, values, kernels if ntk else None, alignment, samples, weight, tuple(map(int, _opened(state).ravel())),
+        _orthogonality(state, weight), stop,
     )  # fmt: skip
 
 
-def _to_the_end(rows: list, n: int) -> np.ndarray:
-    """Rows after a divergence are infinite."""
-    found = np.asarray(rows) if rows else np.zeros((0,))
-    return np.concatenate([found, np.full((n - len(found), *found.shape[1:]), np.inf)])
+def diverges(outputs: np.ndarray, loss: float, first: float | None) -> bool:
+    """Whether a row is not finite or its loss far above the ``first``; raises where that is the first row (None)."""
+    bad = (
+        not np.isfinite(outputs).all()
+        or not np.isfinite(loss)
+        or (first is not None and loss > DIVERGED * max(first, 1.0))
+    )
+    if bad and first is None:
+        raise ValueError(OVERFLOW)
+    return bad
 
 
 def _begin(problem: Problem, shape: Shape, physics: Physics, n_paths: int, seed: int, batch: int):
@@ -124,10 +124,10 @@ def _begin(problem: Problem, shape: Shape, physics: Physics, n_paths: int, seed:
         inputs, readouts, white = noise[:n_inputs], noise[n_inputs:n_outer], (inner[:, 0], inner[:, 1])
     else:
         n = min(n, _most_noises(n_paths))
-        blocks = paths.sampled_blocks([n_inputs, shape.n_outputs] + [n] * (2 * n_matrices), n_paths // 2, seed, batch)
-        inputs, readouts = (paths.mirrored(paths.whitened(next(blocks)), parity) for parity in (1.0, -1.0))
+        blocks = sampled_blocks([n_inputs, shape.n_outputs] + [n] * (2 * n_matrices), n_paths // 2, seed, batch)
+        inputs, readouts = (mirrored(whitened(next(blocks)), parity) for parity in (1.0, -1.0))
         white = _drawn(blocks, n_matrices, room, n_paths // 2)
-    start = march.start(shape, physics, (inputs, readouts, white), int(rng.integers(2**31)))
+    start = step.start(shape, physics, (inputs, readouts, white), int(rng.integers(2**31)))
     return start, np.full((n_matrices, 2), n), rng
 
 
@@ -140,7 +140,7 @@ def _drawn(blocks: Iterator[Array], n_matrices: int, n_rows: int, n_pairs: int) 
     """White noises (matrix, n_rows, pair) of both sides from the blocks of the first matrix, of the second, …"""
     white = [jnp.zeros((n_matrices, n_rows, n_pairs)) for _ in range(2)]
     for i, block in enumerate(blocks):
-        white[i % 2] = paths.added(white[i % 2], block, i // 2, 0, 1.0)
+        white[i % 2] = added(white[i % 2], block, i // 2, 0, 1.0)
     return white[0], white[1]
 
 
@@ -194,19 +194,20 @@ def _draw(state: State, drawn: np.ndarray, more: np.ndarray, rng: np.random.Gene
     noises = [side.noise for side in state.matrices.sides]
     for m, i in np.argwhere(more > drawn):
         raw = rng.standard_normal((more[m, i] - drawn[m, i], noises[i].shape[2]))
-        noises[i] = paths.added(noises[i], raw, int(m), int(drawn[m, i]), sizes[m])
+        noises[i] = added(noises[i], raw, int(m), int(drawn[m, i]), sizes[m])
     forward, backward = (side._replace(noise=noise) for side, noise in zip(state.matrices.sides, noises, strict=True))
     return state._replace(matrices=state.matrices._replace(forward=forward, backward=backward))
 
 
 def _noise_sizes(problem: Problem, physics: Physics, n_matrices: int) -> np.ndarray:
     """Standard deviation (row, matrix) of the noise of a direction that has not opened: one, until it is shaken."""
-    scales = np.asarray(march.initial_scales(physics, n_matrices))[1:-1]
+    scales = np.asarray(step.initial_scales(physics, n_matrices))[1:-1]
+    decay, temperature = problem.training.weight_decay, problem.training.temperature
     variance, rows = np.ones(n_matrices), []
     for rate in problem.rates:
         rows.append(np.sqrt(variance))
-        if problem.temperature:
-            variance = (1 - rate * problem.weight_decay) ** 2 * variance + 2 * rate * problem.temperature / scales**2
+        if temperature:
+            variance = (1 - rate * decay) ** 2 * variance + 2 * rate * temperature / scales**2
     return np.array(rows)
 
 
@@ -228,14 +229,7 @@ def _double(shape: Shape, state: State) -> State:
 
     old = state.matrices
     matrices = basis.Matrices(grown(old.forward, 0), grown(old.backward, 1), square(old.memory), square(old.momentum))
-    outer = (
-        "input_noise",
-        "input_memory",
-        "input_momentum",
-        "readout_noise",
-        "readout_memory",
-        "readout_momentum",
-    )
+    outer = [f"{end}_{kind}" for end in ("input", "readout") for kind in ("noise", "memory", "momentum")]
     return state._replace(matrices=matrices, **{name: wide(getattr(state, name)) for name in outer})
 
 

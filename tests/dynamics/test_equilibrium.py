@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from widefield.theories.dynamics import equilibrium_network
+from tests.dynamics.question import predict
 
 RNG = np.random.default_rng(4)
 X, Y = RNG.normal(size=(2, 4)), np.array([1.0, -0.5])
@@ -16,7 +16,7 @@ full = pytest.mark.full
 
 def ask(network, at, richness=1e-3, **changes):
     options = {"rate": RATE, "steps": STEPS, "at": at, "quantities": ("feature_kernel", "gradient_kernel")}
-    return wf.dynamics(network, TASK, richness=richness, progress=False, **NOISE | options | changes)
+    return predict(network, TASK, richness=richness, progress=False, **NOISE | options | changes)
 
 
 def far(found, name, right, at=(-1, -1)):
@@ -33,13 +33,17 @@ def test_variances_are_those_of_the_stationary_law():
     network = wf.DNN(
         3, "tanh", weight_variance=(1.0, 2.0), input_variance=0.5, bias_variance=0.1, readout_bias_variance=0.0
     )
-    found = equilibrium_network(network, rate=0.3, weight_decay=0.5, temperature=0.2)
+    conversion = wf.convert.equilibrium(network, wf.Training(0.3, 1, weight_decay=0.5, temperature=0.2))
+    assert conversion.status is wf.Status.success and conversion.certificate.residual < 1e-14
+    found = conversion.network
     np.testing.assert_allclose(found.weight_variances, np.array([1.0, 2.0]) * variance)
     np.testing.assert_allclose(found.input_variances, 0.5 * variance)
     np.testing.assert_allclose(found.bias_variances, 0.1 * variance)
     assert found.readout_variance == pytest.approx(variance) and found.readout_bias_variance == 0
     with pytest.raises(ValueError, match="`weight_decay` must be a finite positive number"):
-        equilibrium_network(network, rate=0.3, weight_decay=0.0, temperature=0.2)
+        wf.convert.equilibrium(network, wf.Training(0.3, 1, temperature=0.2))
+    with pytest.raises(ValueError, match="`network` must be a widefield.Network"):
+        wf.convert.equilibrium(None, wf.Training(0.3, 1, weight_decay=0.5, temperature=0.2))
 
 
 @pytest.mark.parametrize("depth", [1, pytest.param(2, marks=full)])
@@ -60,7 +64,7 @@ def test_linear_kernels_at_two_times(depth):
 def test_nonlinear_kernels_are_those_of_the_prior(name):
     network = wf.DNN(2, name)
     found = ask(network, [STEPS], paths=4096)
-    random = wf.prior(equilibrium_network(network, rate=RATE, **NOISE), TASK).feature.values
+    random = wf.prior(wf.convert.equilibrium(network, wf.Training(RATE, 1, **NOISE)).network, TASK).feature.values
     right = np.stack([random[l, l] for l in range(2)])
     assert far(found, "feature_kernel", right) < 7
     usual = wf.prior(network, TASK).feature.values
@@ -71,14 +75,14 @@ def test_nonlinear_kernels_are_those_of_the_prior(name):
 def test_two_linear_layers_find_the_posterior():
     """Appendix K.3's dictionary: width first, time second, as the Gibbs law with time first."""
     gamma, temperature, decay, rate, steps = 1.5, 0.2, 0.3, 0.05, 800
-    u, _, v, kappa = wf.bayes_parameters(gamma, 1 / temperature, decay / temperature)
-    right = wf.posterior(wf.DNN(1, "linear", input_variance=u, readout_variance=v), TASK, temperature=kappa)
+    training = wf.Training(rate, steps, richness=gamma, temperature=temperature, weight_decay=decay)
+    bayes = wf.convert.bayes(wf.DNN(1, "linear"), training)
+    u, v, kappa = bayes.network.input_variances[0], bayes.network.readout_variance, bayes.temperature
+    right = wf.posterior(bayes.network, TASK, temperature=kappa)
     runs = []
     for seed in range(8):
-        found = wf.dynamics(
-            wf.DNN(1, "linear"), TASK, richness=gamma, rate=rate, steps=steps, temperature=temperature, weight_decay=decay,
-            paths=256, seed=seed, quantities="prediction", progress=False,
-        )  # fmt: skip
+        options = {"paths": 256, "seed": seed, "quantities": "prediction", "progress": False, "throw": False}
+        found = wf.dynamics(wf.DNN(1, "linear"), TASK, training, **options)
         runs.append(found.prediction.values[steps // 2 :, :, 0].mean(axis=0))
     error = np.std(runs, axis=0, ddof=1) / np.sqrt(len(runs))
     value, f = np.mean(runs, axis=0), right.prediction.values[-1, :, 0]

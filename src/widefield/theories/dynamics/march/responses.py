@@ -6,14 +6,14 @@ r"""The responses A and B as two-time functions, from the site's own paths: what
     B^{k,c;j}_{\mu\alpha}(t,s) = \frac1{\gamma_0}\Big\langle
     \frac{\partial g^{k+1;c}_\mu(t)}{\partial u^{j+1}_\alpha(s)}\Big\rangle \quad (s \le t)
 
-Sec. 1 of dynamics_recurrent; Eqs. 8–9 of Bordelon & Pehlevan (2022), with the equal-time part of B. Both contain η,
+Eq. (dynamics.7); Eqs. 8–9 of Bordelon & Pehlevan (2022), with the equal-time part of B, Eq. (dynamics.10). Both contain η,
 never Δ; r and u are fields of the initial weights. The march does not need them: it knows their products with the fields
 that occur, in which they are not unique where fields of several samples or steps are linearly dependent.
 
-Langevin noise adds its own responses :math:`A^\epsilon = C\odot\langle\partial\varphi/\partial r\rangle` (Eqs. 105–111 there),
-C being the covariance of the weights that it makes: they act on the fields and are not reported.
+Langevin noise adds its own responses :math:`A^\epsilon = C\odot\langle\partial\varphi/\partial r\rangle` (Eqs. 105–111
+there), C being the covariance of the weights that it makes: they act on the fields and are not reported.
 
-Method: sources at one step s are followed through all later rows t on every path (`sources`). What a source does
+Method: sources at one step s are followed through all later rows t on every path, Eq. (dynamics.18). What a source does
 depends on A and B at steps from s on alone: going through s from the last to the first, one pass suffices. Linear
 networks have equal slopes on all paths, one of which is exact. Cost T³P³ per layer and path, twice that with kinks: two
 sizes of the kicks, extrapolated to none.
@@ -26,9 +26,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from widefield.answer.progress import bar
-from widefield.theories.dynamics import kernels, sources
-from widefield.theories.dynamics.problem import Problem, input_kernel
-from widefield.theories.dynamics.run import Run
+from widefield.theories.dynamics.march import kernels, sources
+from widefield.theories.dynamics.march.batch import Batch
+from widefield.theories.dynamics.problem import Problem
 
 NAMES = ("forward_response", "backward_response")
 BLOCK_BYTES = 2**27  # of the sources that are followed together
@@ -39,17 +39,17 @@ def refuse(problem: Problem) -> None:
     """What has no such responses."""
     if not problem.responses:
         raise ValueError("`quantities`: method='independent' has no responses.")
-    if problem.temperature and np.abs(memory_of_updates(problem)[0]).min() < LEAST_KEPT:
+    if problem.training.temperature and np.abs(memory_of_updates(problem)[0]).min() < LEAST_KEPT:
         raise ValueError(
             "`quantities`: responses are those to the initial weights, of which `weight_decay` leaves nothing."
         )
 
 
-def sizes(problem: Problem, simple: bool, n_steps: int, n_paths: int) -> dict[str, int]:
+def sizes(problem: Problem, n_steps: int, n_paths: int) -> dict[str, int]:
     """Bytes that either takes, with its share of the work arrays: all rows are needed, whichever are kept."""
     rows, n, depth = len(problem.rates), problem.task.n_samples, problem.network.depth
-    channels = len(problem.readouts) * problem.shape.n_outputs
-    states = 1 if simple else depth
+    channels = problem.n_channels
+    states = 1 if problem.by_layer else depth
     one = 8 * channels * depth * states * n**2
     n_paths = 1 if problem.exact else n_paths
     paths = 8 * rows * depth * n * n_paths * (2 + 2 * channels)
@@ -68,7 +68,7 @@ class Site:
 
     def __getitem__(self, k: int) -> tuple[int, int]:
         """Which site state ``k`` belongs to and its place there."""
-        return next((i, own.index(k)) for i, own in enumerate(self.states) if k in own)
+        return next((i, states.index(k)) for i, states in enumerate(self.states) if k in states)
 
 
 @dataclass(frozen=True)
@@ -81,54 +81,54 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Found:
+class Responses:
     """A and B (channel, state, state_, step, step_, sample, sample_) of one batch; for layers state_ has length 1.
 
-    ``changes``: what half the size of the kicks changed, for activations with kinks. ``needed``: paths that make
+    ``changes``: what half the size of the kicks changed, for activations with kinks. ``paths_needed`` make
     them small enough at the chosen rows.
     """
 
     values: tuple[np.ndarray, np.ndarray]
     changes: tuple[np.ndarray, np.ndarray] | None = None
-    needed: float = 0.0
+    paths_needed: float = 0.0
 
 
-def responses(problem: Problem, run: Run, rows: tuple[int, ...], simple: bool, progress: bool | None) -> Found:
+def responses(problem: Problem, batch: Batch, rows: tuple[int, ...], progress: bool | None) -> Responses:
     """Both, from the paths of one batch at all rows, of which ``rows`` are asked for."""
     n = problem.task.n_samples
     if problem.exact:
-        T, depth, channels = len(problem.rates), problem.network.depth, len(problem.readouts) * problem.shape.n_outputs
+        T, depth, channels = len(problem.rates), problem.network.depth, problem.n_channels
         flat = sources.Slopes(np.ones((T, depth, n, 1)), np.zeros((channels, T, depth, n, 1)))
-        return Found(_followed(problem, run, simple, flat, progress))
-    h, z = kernels.stack(run, 2)[:, :, :n], np.moveaxis(kernels.stack(run, 3)[:, :, :, :n], 1, 0)
+        return Responses(_respond(problem, batch, flat, progress))
+    h = kernels.stack(batch.samples, "preactivation")[:, :, :n]
+    z = np.moveaxis(kernels.stack(batch.samples, "pregradient")[:, :, :, :n], 1, 0)
     activation = problem.shape.activation
     if not problem.network.activation.breaks:
-        return Found(_followed(problem, run, simple, sources.slopes(activation, h, z), progress))
+        return Responses(_respond(problem, batch, sources.slopes(activation, h, z), progress))
     fine, coarse = (
-        _followed(problem, run, simple, sources.kicks(activation, h, z, factor * sources.KICK), progress)
-        for factor in (1, 2)
+        _respond(problem, batch, sources.kicks(activation, h, z, factor * sources.KICK), progress) for factor in (1, 2)
     )
     A, B = (a - b for a, b in zip(fine, coarse, strict=True))
-    return Found((fine[0] + A, fine[1] + B), (A, B), sources.paths_needed(h, rows))
+    return Responses((fine[0] + A, fine[1] + B), (A, B), sources.paths_needed(h, rows))
 
 
-def _followed(
-    problem: Problem, run: Run, simple: bool, paths: sources.Slopes | sources.Kicks, progress: bool | None
+def _respond(
+    problem: Problem, batch: Batch, paths: sources.Slopes | sources.Kicks, progress: bool | None
 ) -> tuple[np.ndarray, np.ndarray]:
     depth, n = problem.network.depth, problem.task.n_samples
-    site = Site(tuple((k,) for k in range(depth)) if simple else (tuple(range(depth)),))
-    C, D = _learning(problem, run, site)
-    work = _Work(problem, site, paths, C, D)
+    site = Site(tuple((k,) for k in range(depth)) if problem.by_layer else (tuple(range(depth)),))
+    C, D = _learning(problem, batch, site)
+    work = _Couplings(problem, site, paths, C, D)
     per_row = 8 * len(problem.rates) * depth * n * paths.n_paths
     per_sample = C.nbytes // n + per_row * (work.n_channels + 1) ** 2 * len(site.states[0])
     block = int(np.clip(BLOCK_BYTES // max(per_sample, 1), 1, n))
     with bar("responses", len(problem.rates), progress, 1e-10 * work.n_products) as advance:
         for s in reversed(range(len(problem.rates))):
             for first in range(0, n, block):
-                work.follow(s, np.arange(first, min(first + block, n)))
+                work.add_sources(s, np.arange(first, min(first + block, n)))
             advance(1)
     B = np.zeros_like(work.B)
-    if simple:
+    if problem.by_layer:
         B[:, :-1] = work.B[:, 1:]
     else:
         B[:, :-1, :-1] = work.B[:, 1:, 1:]
@@ -139,62 +139,62 @@ def _weights(problem: Problem) -> Weights:
     depth, matrices = problem.network.depth, problem.shape.matrices
     channels = [c for c in problem.readouts for _ in range(problem.shape.n_outputs)]
     kept, _ = memory_of_updates(problem)
-    scales = np.broadcast_to(problem.initial_scale, (2 + len(set(matrices)),))
+    scales = np.broadcast_to(problem.training.initial_scale, (2 + len(set(matrices)),))
     into = np.array([scales[0], *(scales[1 + m] for m in matrices)])
     out = lambda k, c: 0.0 if k > c else scales[-1] if k == c else into[k + 1]  # noqa: E731
     read = np.array([[out(k, c) for k in range(depth)] for c in channels])
-    own, own_read = into[:, None] * kept, read[:, :, None] * kept
-    carried = np.broadcast_to(own[:, :, None], (depth, len(kept), len(kept)))
-    if problem.temperature:
-        carried = carried + shaken_covariance(problem) / own[:, None, :]
-    return Weights(own, own_read, carried)
+    left, left_read = into[:, None] * kept, read[:, :, None] * kept
+    carried = np.broadcast_to(left[:, :, None], (depth, len(kept), len(kept)))
+    if problem.training.temperature:
+        carried = carried + shaken_covariance(problem) / left[:, None, :]
+    return Weights(left, left_read, carried)
 
 
 def shaken_covariance(problem: Problem) -> np.ndarray:
-    """Of what Langevin noise has added to a weight by rows t and s, (step, step_)."""
+    """Of what Langevin noise has added to a weight by rows t and s, (step, step_): Eq. (dynamics.12)."""
     T = len(problem.rates)
     covariance = np.zeros((T, T))
     for t in range(1, T):
         rate = problem.rates[t - 1]
-        keep = 1 - rate * problem.weight_decay
+        keep = 1 - rate * problem.training.weight_decay
         covariance[t, :t] = covariance[:t, t] = keep * covariance[t - 1, :t]
-        covariance[t, t] = keep**2 * covariance[t - 1, t - 1] + 2 * rate * problem.temperature
+        covariance[t, t] = keep**2 * covariance[t - 1, t - 1] + 2 * rate * problem.training.temperature
     return covariance
 
 
 def memory_of_updates(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """What is left at row t of the initial weights (step,), and of the gradient of step s (step, step_)."""
-    T = len(problem.rates)
+    """What is left at row t of the initial weights (step,), and of the gradient of step s (step, step_): Eq. (dynamics.11)."""
+    T, tau = len(problem.rates), problem.training.momentum_time
     weight, speed, table, kept, left = np.zeros(T), np.zeros(T), np.zeros((T, T)), np.ones(T), 1.0
     for t, rate in enumerate(problem.rates):
         table[t], kept[t] = weight, left
-        inertia = 1.0 if problem.momentum_time is None else rate / problem.momentum_time
+        inertia = 1.0 if tau is None else rate / tau
         speed = (1 - inertia) * speed + inertia * np.eye(T)[t]
-        keep = 1 - rate * problem.weight_decay
+        keep = 1 - rate * problem.training.weight_decay
         weight, left = keep * weight + rate * speed, keep * left
     return kept, table
 
 
-def _learning(problem: Problem, run: Run, site: Site) -> tuple[np.ndarray, np.ndarray]:
+def _learning(problem: Problem, batch: Batch, site: Site) -> tuple[np.ndarray, np.ndarray]:
     r"""What updates have written: C (state, t, μ, s, channel, state_, α), D (channel, state, t, μ, s, state_, α).
 
     :math:`C = \kappa(t,s)\Delta_\alpha(s)[M w\Phi + X]`, :math:`D = \kappa\sum_{c'}\Delta^{c'}G^{cc'}` and the readout's
     own motion; :math:`\kappa` = η for plain descent.
     """
     n, depth, n_out = problem.task.n_samples, problem.network.depth, problem.shape.n_outputs
-    simple = len(site.states) > 1
-    phi, G = kernels.features(run, n, simple), kernels.gradients(run, n, simple)
-    place = lambda l: 0 if simple else l  # noqa: E731
+    by_layer = problem.by_layer
+    phi, G = (make(batch.samples, batch.weight, n, by_layer) for make in (kernels.features, kernels.gradients))
+    place = lambda l: 0 if by_layer else l  # noqa: E731
     _, kappa = memory_of_updates(problem)
     T, channels = len(kappa), [(c, o) for c in problem.readouts for o in range(n_out)]
-    delta = error_signal(problem, run)  # (channel, step, sample)
-    X = input_kernel(problem.network, problem.task)
+    delta = error_signal(problem, batch)  # (channel, step, sample)
+    X = problem.inputs.kernel
     X = X.reshape(depth, len(X) // depth, depth, -1)[:, :n, :, :n]
     J = len(site.states[0])
     C, D = np.zeros((depth, T, n, T, len(channels), J, n)), np.zeros((len(channels), depth, T, n, T, J, n))
-    for own in site.states:
-        for k in own:
-            for j, l in enumerate(own):
+    for states in site.states:
+        for k in states:
+            for j, l in enumerate(states):
                 below = X[k, :, l] + (weight_mask(problem, k, l) * phi[k - 1, place(l - 1)] if k and l else 0.0)
                 C[k, :, :, :, :, j] = np.einsum(
                     "tsma,ts,csa->tmsca", np.broadcast_to(below, (T, T, n, n)), kappa, delta
@@ -212,9 +212,9 @@ def _learning(problem: Problem, run: Run, site: Site) -> tuple[np.ndarray, np.nd
     return C, D
 
 
-def error_signal(problem: Problem, run: Run) -> np.ndarray:
+def error_signal(problem: Problem, batch: Batch) -> np.ndarray:
     """Δ (channel, step, sample) of the training samples."""
-    read = jnp.asarray(run.prediction[:, list(problem.readouts), : problem.task.n_samples])
+    read = jnp.asarray(batch.prediction[:, list(problem.readouts), : problem.task.n_samples])
     delta = -np.asarray(jax.vmap(lambda f: problem.shape.gradient(f, jnp.asarray(problem.labels)))(read))
     return delta.transpose(1, 3, 0, 2).reshape(-1, delta.shape[0], delta.shape[2])
 
@@ -231,7 +231,7 @@ def _upward(problem: Problem, k: int, l: int) -> float:
     return weight_mask(problem, k + 1, l + 1) * float(a[k + 1] / a[k])
 
 
-class _Work:
+class _Couplings:
     """Couplings C and D, to which A and B are added as they become known."""
 
     def __init__(
@@ -251,7 +251,7 @@ class _Work:
         followed = (self.n_channels + 1) * self.J * self.n * self.paths.n_paths
         return followed * self.depth * 2 * self.n_channels * self.J * self.n**2 * self.T**3 // 6
 
-    def follow(self, s: int, samples: np.ndarray) -> None:
+    def add_sources(self, s: int, samples: np.ndarray) -> None:
         """What sources at step ``s`` do later. Sources: r of every channel, then u, of every state and given sample."""
         every = (self.n_channels + 1, self.J, len(samples), self.paths.n_paths)
         shape = (len(self.site.states), self.T - s)

@@ -1,12 +1,6 @@
 r"""Leading order in the squared richness of deep linear networks, in closed form.
 
-With the static errors :math:`\Delta(t)`, and in units in which all variances are one,
-
-.. math::
-    a(t) = \eta K^x\Delta(t), \quad c(t) = \sum_{s<t}a(s), \quad b(t) = \sum_{s<t}\eta\Delta(s), \quad
-    m(t) = \sum_{s<t}a(s)c(s)^T, \quad q(t) = \sum_{s<t}\eta\Delta(s)\cdot c(s)
-
-are all that time does, and
+With the sums a, b, c, m, q of Eq. (dynamics.29) over the static errors :math:`\Delta(t)`, in units in which all variances are one,
 
 .. math::
     \Phi^{\ell,2}(t,s) &= \sum_{k\le\ell}k(L{+}1{-}k)\,[m(t) + m(s)^T] + k^2\,c(t)c(s)^T \\
@@ -14,56 +8,56 @@ are all that time does, and
     f_2(t) &= -(L{+}1)\sum_{s<t}\eta K^xf_2(s) + \sum_{\ell\le L}\Big[\ell^2(L{+}1{-}\ell)\sum_{s<t}a(s)q(s)
     + \sum_{s<t}\eta\Phi^{\ell,2}(t,s)\Delta(s)\Big]
 
-Eqs. 12 and 144–147 of Bordelon & Pehlevan (2022) as corrected on the theory page, on the grid of steps; :math:`v_\alpha`
+Eqs. (dynamics.30), (dynamics.31); Eqs. 12 and 144–147 of Bordelon & Pehlevan (2022), corrected, on the grid of steps; :math:`v_\alpha`
 and :math:`v_{\alpha\beta}` of the paper are :math:`b` and the sums in :math:`m`. The outputs follow from
 :math:`A^\ell = (1-\gamma_0^2C^\ell D^\ell)^{-1}C^\ell`, :math:`C^{\ell+1} = A^\ell + \eta\Delta\Phi^\ell` and
-:math:`f = \sum C^{L+1}`. Cost T P². Held-out inputs are rows whose errors are zero.
+:math:`f = \sum C^{L+1}`. Cost T P². Test inputs are rows whose errors are zero.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from widefield.answer.certificate import Status
-from widefield.theories.dynamics import ensemble, losses
-from widefield.theories.dynamics.answer import Answer, Estimate
-from widefield.theories.dynamics.observables import is_simple
+from widefield.theories.dynamics import losses
+from widefield.theories.dynamics.curves import Estimate, TrainingCurves
+from widefield.theories.dynamics.methods.lazy import Lazy
+from widefield.theories.dynamics.methods.method import Method
 from widefield.theories.dynamics.problem import Problem
+from widefield.theories.dynamics.request import Request
 
 
-def applies(problem: Problem) -> bool:
-    """A deep linear network without biases, driven at the first state and read out at the last, one output, squared loss."""
-    network = problem.network
-    plain = problem.exact and is_simple(problem) and problem.readouts == (network.depth - 1,)
-    if not plain or np.any(network.bias_variances) or problem.loss is not losses.squared:
-        return False
-    return problem.labels.shape[2] == 1 and _gain(problem) > 0
+class PerturbativeLinear(Method):
+    """Everything to order γ0² in closed form; no sampling and no march. The error is that of the static limit."""
 
+    def covers(self, problem: Problem, request: Request) -> bool:
+        """A deep linear network without biases, driven at the first state and read out at the last, one output, squared loss."""
+        network = problem.network
+        plain = problem.exact and problem.by_layer and problem.readouts == (network.depth - 1,)
+        if request.method != "perturbative" or not plain or problem.loss is not losses.squared:
+            return False
+        return not np.any(network.bias_variances) and problem.labels.shape[2] == 1 and _gain(problem) > 0
 
-def solve(problem: Problem, options: ensemble.Options) -> Answer:
-    """Everything to order γ0²; no sampling and no march."""
-    base = ensemble.static(problem)
-    if base.status is not Status.success:
-        return base
-    n, square = problem.task.n_samples, problem.richness**2
-    wrong = problem.labels[0, :, 0] - base.prediction.value[:, -1, :n, 0]
-    sums = Sums.over(problem, wrong)
-    f2 = _outputs(problem, sums)
-    prediction = base.prediction.value.copy()
-    prediction[:, -1, :, 0] += square * f2
-    second = _tangent(problem, sums)
-    found = replace(
-        base, prediction=Estimate(prediction, None), residual=0.0, diagnostics={"road": "closed form"},
-        loss=Estimate(base.loss.value - square * np.sum(wrong * f2[:, :n], axis=1), None),
-    )  # fmt: skip
-    assert base.ntk is not None
-    if options.ntk:
-        found = replace(found, ntk=Estimate(base.ntk.value + square * second[:, None, None], None))
-    kernels = _kernels(problem, sums, options)
-    first = base.ntk.value[:, 0, 0, :n, :n]
-    if "ntk_alignment" in options.wanted:
-        kernels["ntk_alignment"] = Estimate(_cosine(problem, first, second[:, :n, :n]), None)
-    return replace(found, kernels=kernels)
+    def solve(self, problem: Problem, request: Request) -> TrainingCurves:
+        """The static limit and its corrections."""
+        static = Lazy().solve(problem, replace(request, fields=(), at=()))
+        if static.failure is not None:
+            return static
+        n, square = problem.task.n_samples, problem.richness**2
+        wrong = problem.labels[0, :, 0] - static.prediction.value[:, -1, :n, 0]
+        sums = Sums.over(problem, wrong)
+        f2 = _outputs(problem, sums)
+        prediction = static.prediction.value.copy()
+        prediction[:, -1, :, 0] += square * f2
+        assert static.ntk is not None
+        second, kernels = _tangent(problem, sums), _kernels(problem, sums, request)
+        if "ntk_alignment" in request.fields:
+            first = static.ntk.value[:, 0, 0, :n, :n]
+            kernels["ntk_alignment"] = Estimate(_cosine(problem, first, second[:, :n, :n]))
+        return replace(
+            static, prediction=Estimate(prediction), diagnostics={"solver": "closed form"}, kernels=kernels,
+            loss=Estimate(static.loss.value - square * np.sum(wrong * f2[:, :n], axis=1)),
+            ntk=Estimate(static.ntk.value + square * second[:, None, None]) if request.ntk else None,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -144,28 +138,28 @@ def _tangent(problem: Problem, sums: Sums) -> np.ndarray:
     return _gain(problem) ** 2 * total
 
 
-def _kernels(problem: Problem, sums: Sums, options: ensemble.Options) -> dict[str, Estimate]:
+def _kernels(problem: Problem, sums: Sums, request: Request) -> dict[str, Estimate]:
     """Two-time kernels at the chosen steps and the alignment of every layer, of training samples."""
-    network, n, at, square = problem.network, problem.task.n_samples, np.asarray(options.at, int), problem.richness**2
+    network, n, at, square = problem.network, problem.task.n_samples, np.asarray(request.at, int), problem.richness**2
     L, K = network.depth, sums.input_kernel[:n, :n]
     w = network.weight_variances
-    found: dict[str, Estimate] = {}
+    kernels: dict[str, Estimate] = {}
     below = [network.input_variances[0] * np.prod(w[: l - 1]) for l in range(1, L + 1)]
     above = [network.readout_variance * np.prod(w[l - 1 :]) for l in range(1, L + 1)]
     layers = list(zip(range(1, L + 1), below, above, strict=True))
-    if "feature_kernel" in options.wanted:
+    if "feature_kernel" in request.fields:
         rows = [scale * (K + square * sums.features(L, l, at)[:, :, :n, :n]) for l, scale, _ in layers]
-        found["feature_kernel"] = Estimate(np.stack(rows)[:, None], None)
-    if "gradient_kernel" in options.wanted:
+        kernels["feature_kernel"] = Estimate(np.stack(rows)[:, None])
+    if "gradient_kernel" in request.fields:
         ones = np.ones((n, n))
         rows = [scale * np.multiply.outer(1 + square * sums.gradients(L, l, at), ones) for l, _, scale in layers]
-        found["gradient_kernel"] = Estimate(np.stack(rows)[None, None, :, None], None)
-    if "alignment" in options.wanted:
+        kernels["gradient_kernel"] = Estimate(np.stack(rows)[None, None, :, None])
+    if "alignment" in request.fields:
         steps = [np.array([t]) for t in range(len(sums.q))]
         change = [np.stack([sums.features(L, l, t)[0, 0, :n, :n] for t in steps]) for l, _, _ in layers]
         cosines = [_cosine(problem, np.broadcast_to(K, one.shape), one) for one in change]
-        found["alignment"] = Estimate(np.stack(cosines, axis=1), None)
-    return found
+        kernels["alignment"] = Estimate(np.stack(cosines, axis=1))
+    return kernels
 
 
 def _cosine(problem: Problem, first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-r"""The causal march of the masked field theory: forward at t, output, backward at t, then the update (Sec. 2 of the pages).
+r"""The causal march of the masked field theory: forward at t, output, backward at t, then the update.
 
 .. math::
     h^k = L_0(\xi_U + \gamma_0M_U) + \sqrt{w}\,W\varphi^{k-1}, \qquad
@@ -6,7 +6,8 @@ r"""The causal march of the masked field theory: forward at t, output, backward 
 
 with :math:`W` as in `basis`: one matrix for all states where weights are tied, one per transition where not. That is the
 whole difference between recurrent and deep networks. Inputs and trained biases are one kernel :math:`L_0L_0^T` over all
-(state, sample). Eqs. 1 of dynamics_recurrent; Eqs. 5–9 of Bordelon & Pehlevan (2022) are the deep case.
+(state, sample). Eqs. (dynamics.16), (dynamics.17) solve Eqs. (dynamics.3), (dynamics.4), (dynamics.5), (dynamics.6); Eqs. 5–9 of
+Bordelon & Pehlevan (2022) are the deep case.
 
 Every array has the paths (or coordinates) on its last axis. A channel is a pair (readout state, output).
 """
@@ -20,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from widefield.theories.dynamics import basis
-from widefield.theories.dynamics.basis import Matrices
-from widefield.theories.dynamics.paths import dot, mirrored
+from widefield.theories.dynamics.march import basis
+from widefield.theories.dynamics.march.basis import Matrices
+from widefield.theories.dynamics.march.noise import dot, mirrored
 
 Function = Callable[[Array], Array]
 
@@ -201,17 +202,9 @@ def _derivative(activation: Function, h: Array) -> Array:
 
 
 def _update(
-    shape: Shape,
-    physics: Physics,
-    state: State,
-    rate,
-    delta,
-    feature,
-    gradient,
-    expansions,
-    returned,
-):
-    """Memories after the gradient step: weight decay and momentum act on them as on the weights."""
+    shape: Shape, physics: Physics, state: State, rate, delta, feature, gradient, expansions, returned
+) -> State:
+    """Memories after the gradient step, Eq. (dynamics.17): weight decay and momentum act on them as on the weights."""
     channels = [(i, o) for i in range(len(shape.readouts)) for o in range(shape.n_outputs)]
     errors = jnp.stack([delta[i, :, o] for i, o in channels])  # (channel, sample)
     driven = jnp.einsum("cp,ckps->kps", errors, gradient)
@@ -245,7 +238,7 @@ def _transitions(shape: Shape) -> np.ndarray:
 def _shake(physics: Physics, state: State, rate: Array) -> State:
     r"""Langevin noise :math:`\sqrt{2\eta T}` on every weight: what is known of a matrix becomes an Ornstein–Uhlenbeck process.
 
-    Fresh noise is independent of all vectors so far, so that responses only decay; directions that open later find noises
+    Eq. (dynamics.12). Fresh noise is independent of all vectors so far, so that responses only decay; directions that open later find noises
     that have been shaken all along.
     """
     matrices, keep = state.matrices, 1 - rate * physics.decay
@@ -281,7 +274,7 @@ def _mover(shape: Shape, physics: Physics, rate: Array):
 
 
 def _ntk_step(shape: Shape, physics: Physics, state: State, rate, delta, feature, gradient) -> Array:
-    """Where A = B = 0 the outputs follow the tangent kernel; <zφ> would miss layers."""
+    """Where A = B = 0 the outputs follow the tangent kernel, Eq. (dynamics.27); <zφ> would miss layers."""
     if shape.responses:
         return state.prediction
     weight = 1.0 if shape.exact else 1.0 / feature.shape[-1]
@@ -293,7 +286,7 @@ def _ntk_step(shape: Shape, physics: Physics, state: State, rate, delta, feature
 
 
 def tangent_kernel(shape: Shape, physics: Physics, feature: Array, gradient: Array, weight: float) -> Array:
-    r"""NTK (channel, channel, sample, sample) :math:`= v\Phi + \sum_{kk'}G^{kk'}(M_{kk'}w\Phi^{k-1,k'-1} + K_0^{kk'})`."""
+    r"""NTK (channel, channel, sample, sample) :math:`= v\Phi + \sum_{kk'}G^{kk'}(M_{kk'}w\Phi^{k-1,k'-1} + X^{kk'})`, Eq. (dynamics.9)."""
     n_samples = feature.shape[1]
     channels = [(c, o) for c in shape.readouts for o in range(shape.n_outputs)]
     total = jnp.zeros((len(channels), len(channels), n_samples, n_samples), feature.dtype)
@@ -323,13 +316,18 @@ def _coupled_pairs(shape: Shape, n_states: int) -> np.ndarray:
 
 def label_alignment(labels: Array, feature: Array, weight: float | Array) -> Array:
     """Cosine of the equal-time features of every state with the kernel of the labels, summed over readouts; (state,)."""
-    own = feature[:, : labels.shape[1]]
-    kernel, target = weight * own @ jnp.swapaxes(own, 1, 2), jnp.einsum("cpo,cqo->pq", labels, labels)
+    train = feature[:, : labels.shape[1]]
+    return label_cosine(labels, weight * train @ jnp.swapaxes(train, 1, 2))
+
+
+def label_cosine(labels: Array, kernel: Array) -> Array:
+    """Cosine (state,) of kernels (state, sample, sample_) with that of the labels, Eq. (dynamics.14)."""
+    target = jnp.einsum("cpo,cqo->pq", labels, labels)
     size = jnp.sqrt(jnp.sum(kernel**2, axis=(1, 2)) * jnp.sum(target**2))
     return jnp.sum(kernel * target, axis=(1, 2)) / jnp.where(size > 0, size, 1.0)
 
 
 def gradient_shares(physics: Physics) -> Array:
-    """N_k/N_L of every state: G = γ0² N_L |∂f/∂h^k|² is this times the average of g² over neurons (Eqs. 55–59)."""
+    """N_k/N_L of every state: G = γ0² N_L |∂f/∂h^k|² is this times the average of g² over neurons, Eq. (dynamics.13)."""
     above = jnp.cumprod(physics.shares[::-1])[::-1]
     return 1 / jnp.append(above, 1.0)

@@ -73,9 +73,9 @@ def kinks(factor: np.ndarray) -> np.ndarray:
 
 
 def panels(edges: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss–Legendre nodes between neighbouring ``edges``, about ``n`` in all and at least 4 in each."""
-    found = []
+    """Gauss–Legendre nodes between neighboring ``edges``, about ``n`` in all and at least 4 in each."""
+    pieces = []
     for a, b in pairwise(edges):
         x, w = np.polynomial.legendre.leggauss(max(4, round(n * (b - a) / (edges[-1] - edges[0]))))
-        found.append((a + (b - a) * (x + 1) / 2, w * (b - a) / 2))
-    return np.concatenate([x for x, _ in found]), np.concatenate([w for _, w in found])
+        pieces.append((a + (b - a) * (x + 1) / 2, w * (b - a) / 2))
+    return np.concatenate([x for x, _ in pieces]), np.concatenate([w for _, w in pieces])

@@ -1,7 +1,7 @@
 r"""What a source does to the paths of one site: slopes where the activation is smooth, kicks where it has kinks.
 
-Slopes: :math:`\delta\varphi = \varphi'\delta h`, :math:`\delta g = \varphi'\delta z + \varphi''z\,\delta h`. At a kink
-:math:`\varphi''` is a delta function, which paths do not see. There sources have a size: a path is followed with and without
+Slopes, Eq. (dynamics.18): :math:`\delta\varphi = \varphi'\delta h`, :math:`\delta g = \varphi'\delta z + \varphi''z\,\delta h`. At a kink
+:math:`\varphi''` is a delta function, which paths do not see. There sources have a size, Eq. (dynamics.19): a path is followed with and without
 it, :math:`\delta\varphi = [\varphi(h+\epsilon\,\delta h) - \varphi(h)]/\epsilon` and likewise g. Neurons whose h is within
 ε of the kink cross it, so that averages are right to the order of ε against the distance that neurons move in one step:
 what a neuron does near h = 0 depends on which steps it has been on either side. Half of the paths are kicked up and half down.
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.theories.dynamics.march import Function
+from widefield.theories.dynamics.march.step import Function
 
 KICK = 1 / 8  # of the distance that h moves in a step, or of z; and twice that, to extrapolate
 CROSSINGS = 4  # a kick sends at least so many paths of a batch over a kink

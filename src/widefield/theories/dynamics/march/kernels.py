@@ -1,25 +1,29 @@
-"""Two-time kernels from the site's variables at chosen steps."""
+"""Two-time kernels from the site's variables at chosen steps, Eq. (dynamics.8)."""
+
+from collections.abc import Mapping
 
 import numpy as np
 
-from widefield.theories.dynamics.run import Run
+from widefield.theories.dynamics.march.batch import SiteValues
+
+Samples = Mapping[int, SiteValues]  # by step
 
 
-def features(run: Run, n_train: int, simple: bool) -> np.ndarray:
-    """Φ (state, state_, at, at_, sample, sample_) of the training samples; ``simple``: of each state with itself alone."""
-    phi = stack(run, 0)[:, :, :n_train]
+def features(samples: Samples, weight: float, n_train: int, by_layer: bool) -> np.ndarray:
+    """Φ (state, state_, at, at_, sample, sample_) of the training samples; ``by_layer``: of each state with itself."""
+    phi = stack(samples, "feature")[:, :, :n_train]
     n_states = phi.shape[1]
-    pairs = [[k] if simple else range(n_states) for k in range(n_states)]
-    return np.stack([np.stack([_gram(phi[:, k], phi[:, l], run.weight) for l in own]) for k, own in enumerate(pairs)])
+    pairs = [[k] if by_layer else range(n_states) for k in range(n_states)]
+    return np.stack([np.stack([_gram(phi[:, k], phi[:, l], weight) for l in others]) for k, others in enumerate(pairs)])
 
 
-def gradients(run: Run, n_train: int, simple: bool) -> np.ndarray:
+def gradients(samples: Samples, weight: float, n_train: int, by_layer: bool) -> np.ndarray:
     """G (channel, channel_, state, state_, at, at_, sample, sample_), likewise."""
-    g = stack(run, 1)[:, :, :, :n_train]  # (at, channel, state, sample, S)
+    g = stack(samples, "gradient")[:, :, :, :n_train]  # (at, channel, state, sample, S)
     _, n_channels, n_states = g.shape[:3]
-    pairs = [[k] if simple else range(n_states) for k in range(n_states)]
+    pairs = [[k] if by_layer else range(n_states) for k in range(n_states)]
     one = lambda c, d: np.stack(  # noqa: E731
-        [np.stack([_gram(g[:, c, k], g[:, d, l], run.weight) for l in own]) for k, own in enumerate(pairs)]
+        [np.stack([_gram(g[:, c, k], g[:, d, l], weight) for l in others]) for k, others in enumerate(pairs)]
     )
     return np.stack([np.stack([one(c, d) for d in range(n_channels)]) for c in range(n_channels)])
 
@@ -44,8 +48,8 @@ def _gram(a: np.ndarray, b: np.ndarray, weight: float) -> np.ndarray:
     return gram.reshape(n_at, n, n_at, n).swapaxes(1, 2)
 
 
-def stack(run: Run, which: int) -> np.ndarray:
+def stack(samples: Samples, name: str) -> np.ndarray:
     """Samples (at, …, S) at all chosen steps; coordinates that opened later are zero before."""
-    arrays = [run.samples[t][which] for t in sorted(run.samples)]
+    arrays = [getattr(samples[t], name) for t in sorted(samples)]
     size = max(array.shape[-1] for array in arrays)
     return np.stack([np.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, size - a.shape[-1])]) for a in arrays])

@@ -1,4 +1,4 @@
-r"""One weight matrix, known only through what it has acted on (Sec. 4 of the theory page).
+r"""One weight matrix, known only through what it has acted on: Eq. (dynamics.15).
 
 Vectors that a Gaussian matrix :math:`W` acts on, :math:`\varphi` forward and :math:`g` backward, are expanded in time order
 in orthonormal directions :math:`\hat\varphi_k, \hat g_j`. :math:`W\hat\varphi_k` is a fresh white noise :math:`\xi_k` plus
@@ -10,7 +10,7 @@ what is already known of it, since earlier :math:`W^T\hat g_j` have shown its co
 
 and likewise backward with :math:`D_{jk} = \langle\hat g_j\xi_k\rangle` for k opened before j. These tables are the
 responses A and B by Stein's lemma; they are frozen when a direction opens, or pairs in the wrong order would add noise
-where the theory has zero (Sec. 5). :math:`M` is the memory of the updates :math:`\sum\eta\Delta g\varphi^T`. Their g and
+where the theory has zero. :math:`M` is the memory of the updates :math:`\sum\eta\Delta g\varphi^T`. Their g and
 φ are what has been expanded, so that :math:`M = \sum_{kj}m_{kj}\hat g_j\hat\varphi_k^T` is one small table for both sides.
 """
 
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from widefield.theories.dynamics.paths import dot, folded, mirrored
+from widefield.theories.dynamics.march.noise import dot, folded, mirrored
 
 BLOCK = 32  # directions that are worked on together: they stay in the processor's cache; buffers are multiples of it
 
@@ -87,14 +87,14 @@ def expand(
 
     is_new = jnp.any(weight * jnp.sum(rest**2, axis=1) > tolerance * scale)
     known, fresh, lower, opened = lax.cond(is_new, open_new, nothing_new, known, rest)
-    seen = _seen(other, m, fresh, weight)
+    overlaps = _overlaps(other, m, fresh, weight)
     where = side.opened[m] + jnp.cumsum(opened) - 1
     where = jnp.where(opened, where, n)  # out of bounds: dropped
     direction = side.direction.at[m, where].set(fresh, mode="drop")
-    table = side.table.at[m, where].set(seen, mode="drop")
+    table = side.table.at[m, where].set(overlaps, mode="drop")
     coefficients = known.at[:, where].add(lower, mode="drop")
     side = side._replace(direction=direction, table=table, opened=side.opened.at[m].add(opened.sum()))
-    return side, coefficients, jnp.where(opened[:, None], 0.0, seen)
+    return side, coefficients, jnp.where(opened[:, None], 0.0, overlaps)
 
 
 def _project(side: Side, m: Array, known: Array, rest: Array, weight: float) -> tuple[Array, Array]:
@@ -109,7 +109,7 @@ def _project(side: Side, m: Array, known: Array, rest: Array, weight: float) -> 
     return _over_blocks(side, m, one, (known, rest))
 
 
-def _seen(other: Side, m: Array, fresh: Array, weight: float) -> Array:
+def _overlaps(other: Side, m: Array, fresh: Array, weight: float) -> Array:
     """Averages of fresh directions, rows of the table, and of small rests with the noises that the other side has opened."""
     n = other.noise.shape[1]
     fresh = folded(fresh, other.parity) if other.paired else fresh

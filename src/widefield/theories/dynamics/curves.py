@@ -1,0 +1,106 @@
+"""What every method returns: curves and kernels along training with their errors, and the numbers they are judged by."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from widefield.answer.certificate import Check, Status, derive_status
+
+ORTHONORMAL = 1e-6  # directions further from an orthonormal set than this make the result inaccurate
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over batches and its standard error; None where it is exact."""
+
+    value: np.ndarray
+    stderr: np.ndarray | None = None
+
+    def each(self, change: Callable[[np.ndarray], np.ndarray]) -> "Estimate":
+        """``change`` applied to the value and to its error."""
+        return Estimate(change(self.value), None if self.stderr is None else change(self.stderr))
+
+
+@dataclass(frozen=True)
+class TrainingCurves:
+    """Curves of all inputs, training first; kernels, responses and alignments, and samples, by name where asked for.
+
+    ``error`` is that of the outputs, relative to their size, and ``rtol`` what is asked of it. ``failure`` is what the
+    method itself saw go wrong, ``paths_needed`` how many paths would resolve the kinks of the activation.
+    """
+
+    prediction: Estimate  # (step, state, sample, output)
+    loss: Estimate
+    ntk: Estimate | None = None  # (step, channel, channel_, sample, sample_)
+    kernels: dict[str, Estimate] = field(default_factory=dict)
+    draws: dict[str, np.ndarray] = field(default_factory=dict)  # h (at, state, sample, path), z (at, channel, state, …)
+    residual: float = 0.0
+    error: float = np.inf
+    rtol: float = 0.0
+    failure: Status | None = None
+    n_paths: int | None = None
+    paths_needed: float = 0.0
+    diverged_at: int | None = None
+    notes: tuple[str, ...] = ()
+    diagnostics: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def checks(self) -> dict[str, Check]:
+        """What success rests on."""
+        checks = {"residual": Check(self.residual, ORTHONORMAL)}
+        if self.paths_needed:
+            checks["paths needed"] = Check(self.paths_needed, self.n_paths or 0)
+        checks["error"] = Check(self.error, self.rtol, Status.not_converged)
+        return checks
+
+    @property
+    def status(self) -> Status:
+        """How the method ended."""
+        return derive_status(self.checks, self.failure)
+
+
+def over_batches(values: list[np.ndarray]) -> Estimate:
+    """Mean and standard error of independent batches; a single one is taken to be exact."""
+    if len(values) == 1:
+        return Estimate(values[0])
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = np.mean(values, axis=0)
+        error = np.std(values, axis=0, ddof=1) / np.sqrt(len(values))
+    return Estimate(np.where(np.isnan(mean), np.inf, mean), np.where(np.isnan(error), np.inf, error))
+
+
+def widened(estimate: Estimate, share: float, n_rows: int = 1) -> Estimate:
+    """``share`` of the largest entry added to the standard errors, in quadrature; separately in each of ``n_rows`` rows."""
+    if estimate.stderr is None:
+        return estimate
+    largest = np.abs(estimate.value).reshape(n_rows, -1).max(axis=1)
+    floor = share * largest.reshape(n_rows, *(1,) * (estimate.value.ndim - 1))
+    return Estimate(estimate.value, np.hypot(estimate.stderr, floor))
+
+
+def relative_error(prediction: Estimate, readouts: tuple[int, ...], bias: Any = 0.0, least: float = 1e-300) -> float:
+    """The largest standard error of an output of the ``readouts``, with its ``bias``, relative to the `size` of outputs."""
+    states = list(readouts)
+    if not np.isfinite(prediction.value).all():
+        return np.inf
+    error = bias if prediction.stderr is None else prediction.stderr + bias
+    error = np.broadcast_to(error, prediction.value.shape)
+    return float(error[:, states].max()) / size(prediction.value[:, states], least)
+
+
+def size(outputs: np.ndarray, least: float) -> float:
+    """Root mean square of outputs (step, …) at the step where it is largest; ``least`` where they are zero."""
+    return max(float(np.sqrt(np.mean(outputs**2, axis=tuple(range(1, outputs.ndim))).max(initial=0.0))), least)
+
+
+def to_the_end(rows: list | tuple, n: int) -> np.ndarray:
+    """``n`` rows: those after a divergence are infinite."""
+    values = np.asarray(rows) if len(rows) else np.zeros((0,))
+    return np.concatenate([values, np.full((n - len(values), *values.shape[1:]), np.inf)])
+
+
+def divergence_note(step: int, rate: str = "") -> str:
+    """What the certificate says of a run that diverges."""
+    return f"the loss diverges at step {step}{rate}; later entries are infinite"

@@ -1,0 +1,151 @@
+"""The static limit: outputs that follow the tangent kernel of the random network, whose kernels do not move."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from widefield.answer.certificate import Status
+from widefield.gaussian import expectation
+from widefield.question.task import Task
+from widefield.theories.dynamics import losses
+from widefield.theories.dynamics.curves import Estimate, TrainingCurves, divergence_note, size
+from widefield.theories.dynamics.march.batch import DIVERGED
+from widefield.theories.dynamics.march.kernels import tangent_alignment
+from widefield.theories.dynamics.march.responses import weight_mask
+from widefield.theories.dynamics.march.step import label_cosine
+from widefield.theories.dynamics.methods.method import Method
+from widefield.theories.dynamics.problem import Problem
+from widefield.theories.dynamics.request import KERNELS, Request
+from widefield.theories.prior import prior
+
+
+class Lazy(Method):
+    """Eqs. (dynamics.25), (dynamics.26): the kernels of the prior."""
+
+    def covers(self, problem: Problem, request: Request) -> bool:
+        """The lazy limit of descent."""
+        return request.method == "lazy" and not problem.training.flow
+
+    def solve(self, problem: Problem, request: Request) -> TrainingCurves:
+        """Outputs by recursion; their error is what that of the tangent kernel makes of them."""
+        every_state = "state_prediction" in request.fields or len(problem.readouts) > 1
+        tangent, accuracy = tangent_kernel(problem, every_state)
+        prediction, loss = _descent(problem, tangent)
+        bad = ~(loss <= DIVERGED * max(loss[0], 1.0))
+        stop = int(np.argmax(bad)) if bad.any() else None
+        rows, read = slice(stop), list(problem.readouts)
+        shifted = _descent(problem, (1 + accuracy) * tangent)[0]
+        change = np.abs(shifted - prediction)[rows, read].max(initial=0.0)
+        error = float(change) / size(prediction[rows][:, read], problem.least_output)
+        if stop is not None:
+            prediction[stop:], loss[stop:] = np.inf, np.inf
+        n, n_rows = problem.task.n_samples, len(problem.rates)
+        ntk = _over_outputs(tangent[read], problem.labels.shape[2])
+        ntk = np.broadcast_to(ntk, (n_rows, *ntk.shape))
+        kernels = _static_kernels(problem, request)
+        if "ntk_alignment" in request.fields:
+            kernels["ntk_alignment"] = Estimate(tangent_alignment(problem.labels, ntk[..., :n, :n]))
+        return TrainingCurves(
+            Estimate(prediction), Estimate(loss), Estimate(ntk), kernels, error=error, rtol=request.limit(sampled=False),
+            failure=None if stop is None else Status.diverged, diverged_at=stop,
+            notes=() if stop is None else (divergence_note(stop),), diagnostics={"solver": "static kernel"},
+        )  # fmt: skip
+
+
+@np.errstate(over="ignore", invalid="ignore")  # a divergence is seen in its loss
+def _descent(problem: Problem, tangent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Outputs (step, state, sample, output) of all inputs and the loss, from the kernel (state, readout, sample, sample_)."""
+    shape, n, read, tau = problem.shape, problem.task.n_samples, list(problem.readouts), problem.training.momentum_time
+    labels = jnp.asarray(problem.labels)
+    f = np.zeros((len(tangent), tangent.shape[-1], shape.n_outputs))
+    motion = np.zeros_like(f)
+    outputs, values = [], []
+    for rate in problem.rates:
+        outputs.append(f)
+        train = jnp.asarray(f[read][:, :n])
+        values.append(float(losses.total(problem.loss, train, labels)))
+        delta = -np.asarray(shape.gradient(train, labels))
+        kick = np.einsum("cdpq,dqo->cpo", tangent[..., :n], delta)
+        inertia = 1.0 if tau is None else rate / tau
+        motion = (1 - inertia) * motion + inertia * kick
+        f = f + rate * motion
+    return np.asarray(outputs), np.asarray(values)
+
+
+def tangent_kernel(problem: Problem, every_state: bool) -> tuple[np.ndarray, float]:
+    """The prior's NTK (state, readout, sample, sample_), training and test inputs together, and its relative error.
+
+    Rows of states that are not read out are zero unless ``every_state`` is wanted: they need all pairs of states.
+    """
+    network, read = problem.network, list(problem.readouts)
+    x = problem.task.sequences(network.depth, test=True)
+    x = x[:, 0] if x.shape[1] == 1 else x
+    kernel = np.zeros((network.depth, len(read), len(x), len(x)))
+    error = 0.0
+    if every_state or read != [network.depth - 1]:
+        every = prior(network, Task(x, supervised=tuple(range(network.depth))), quantities="ntk")
+        values = every.ntk.values if network.depth > 1 else every.ntk.values[None, None]
+        kernel, error = values[:, read].copy(), every.certificate.error or 0.0
+    if read == [network.depth - 1]:
+        last = prior(network, Task(x), quantities="ntk")
+        kernel[-1, 0], error = last.ntk.values, max(error, last.certificate.error or 0.0)
+    return kernel, error
+
+
+def _over_outputs(kernel: np.ndarray, n_outputs: int) -> np.ndarray:
+    """(channel, channel_, sample, sample_) from one kernel (readout, readout_, …) for all outputs."""
+    spread = np.einsum("cdpq,oz->cozdpq", kernel, np.eye(n_outputs)).transpose(0, 1, 3, 2, 4, 5)
+    n_channels = len(kernel) * n_outputs
+    return spread.reshape(n_channels, n_channels, *kernel.shape[2:])
+
+
+def _static_kernels(problem: Problem, request: Request) -> dict[str, Estimate]:
+    """Φ and G of the random network at all pairs of the steps asked for, and the cosine of Φ at every step."""
+    if not {*KERNELS, "alignment"} & set(request.fields):
+        return {}
+    depth, times = problem.network.depth, (len(request.at),) * 2
+    x = problem.task.sequences(depth)
+    random = prior(problem.network, Task(x[:, 0] if x.shape[1] == 1 else x), quantities=("hidden", "feature"))
+    feature = random.feature.values
+
+    def at_all_steps(kernel: np.ndarray) -> Estimate:
+        """(…, state, state_, at, at_, sample, sample_)."""
+        if problem.by_layer:
+            kernel = np.stack([kernel[..., k, [k], :, :] for k in range(depth)], axis=-4)
+        return Estimate(
+            np.broadcast_to(kernel[..., None, None, :, :], (*kernel.shape[:-2], *times, *kernel.shape[-2:]))
+        )
+
+    kernels = {}
+    if "feature_kernel" in request.fields:
+        kernels["feature_kernel"] = at_all_steps(feature)
+    if "gradient_kernel" in request.fields:
+        kernels["gradient_kernel"] = at_all_steps(_gradient_kernel(problem, random.hidden.values))
+    if "alignment" in request.fields:
+        cosines = label_cosine(jnp.asarray(problem.labels), jnp.asarray([feature[k, k] for k in range(depth)]))
+        kernels["alignment"] = Estimate(np.broadcast_to(cosines, (len(problem.rates), depth)))
+    return kernels
+
+
+def _gradient_kernel(problem: Problem, hidden: np.ndarray) -> np.ndarray:
+    """G (channel, channel_, state, state_, sample, sample_) of the random network, Eq. (dynamics.26), from the covariance of h."""
+    depth, n, v = problem.network.depth, hidden.shape[-1], problem.network.readout_variance
+    variances = np.stack([np.diag(hidden[k, k]) for k in range(depth)])
+    pairs = [(k, l) for k in range(depth) for l in range(depth) if k == l or not problem.by_layer]
+    slopes = {(k, l): _slopes(problem, variances[k], variances[l], hidden[k, l]) for k, l in pairs}
+    G = np.zeros((len(problem.readouts), len(problem.readouts), depth, depth, n, n))
+    for i, c in enumerate(problem.readouts):
+        for j, d in enumerate(problem.readouts):
+            for k, l in sorted(pairs, reverse=True):
+                pulled = v if (k, l) == (c, d) else 0.0
+                if k < c and l < d:
+                    pulled = pulled + weight_mask(problem, k + 1, l + 1) * G[i, j, k + 1, l + 1]
+                G[i, j, k, l] = slopes[k, l] * pulled
+    spread = np.einsum("cdklpq,oz->codzklpq", G, np.eye(problem.labels.shape[2]))
+    return spread.reshape(problem.n_channels, problem.n_channels, *G.shape[2:])
+
+
+def _slopes(problem: Problem, q: np.ndarray, p: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """<φ'φ'> (sample, sample_); covariances are those of a recursion and may be above their bound by a rounding."""
+    bound = np.sqrt(np.outer(q, p))
+    pair = np.clip(covariance, -bound, bound)
+    return expectation(problem.network.activation, q[:, None], p[None, :], pair, (1, 1)).value
