@@ -1,0 +1,104 @@
+"""Chains from their first weights to averages over their draws, whatever the sampler."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from widefield.simulate.networks.forward import Array, Parameters
+from widefield.simulate.posterior.law import Form, Law
+from widefield.simulate.posterior.measurements import Measurement, measure
+
+CHUNK = 32  # moves between two reports of progress
+
+
+class Chains(NamedTuple):
+    """What is kept of chains: averages over their draws, scalars and (acceptance, work) of each draw, tuning."""
+
+    mean: Measurement  # every leaf has a leading chain axis
+    traces: Float[np.ndarray, "chain draw trace"]
+    moves: Float[np.ndarray, "chain draw 2"]
+    tuning: Any
+
+
+def run_chains(
+    position: Parameters,
+    tuning: Any,
+    keys: Array,
+    law: Law,
+    form: Form,
+    move: Callable,
+    *,
+    warmup: int,
+    draws: int,
+    advance: Callable[[int], None],
+) -> tuple[Chains, Parameters]:
+    """``warmup`` moves that may adapt ``tuning``, then ``draws`` measured ones with it frozen.
+
+    ``position``, ``tuning`` and ``keys`` have a leading chain axis; so have the results. Also: the weights at the end.
+    """
+    kept, total, done = [], None, 0
+    while done < warmup + draws:
+        warm = done < warmup
+        n = min(CHUNK, (warmup if warm else warmup + draws) - done)
+        position, tuning, sums, traces, moves = _chunk(position, tuning, keys, done, n, warm, law, form, move)
+        if not warm:
+            kept.append((np.asarray(traces)[:, :n], np.asarray(moves)[:, :n]))
+            total = sums if total is None else jax.tree.map(jnp.add, total, sums)
+        done += n
+        jax.block_until_ready(position)
+        advance(n * len(keys))
+    mean = jax.tree.map(lambda x: np.asarray(x) / draws, total)
+    traces, moves = (np.concatenate(parts, axis=1) for parts in zip(*kept, strict=True))
+    return Chains(mean, traces, moves, tuning), position
+
+
+@partial(jax.jit, static_argnames=("form", "move"))
+def _chunk(
+    position: Parameters,
+    tuning: Any,
+    keys: Array,
+    done: Array,
+    n: Array,
+    warm: Array,
+    law: Law,
+    form: Form,
+    move: Callable,
+) -> tuple[Parameters, Any, Measurement, Array, Array]:
+    """`_moves` of several chains; a single one is spared the batched loop, which copies all weights at every leap."""
+    one = partial(_moves, done=done, n=n, warm=warm, law=law, form=form, move=move)
+    if len(keys) > 1:
+        return jax.vmap(one)(position, tuning, keys)
+    moved = one(*jax.tree.map(lambda x: x[0], (position, tuning, keys)))
+    return jax.tree.map(lambda x: x[None], moved)
+
+
+def _moves(
+    position: Parameters,
+    tuning: Any,
+    key: Array,
+    *,
+    done: Array,
+    n: Array,
+    warm: Array,
+    law: Law,
+    form: Form,
+    move: Callable,
+) -> tuple[Parameters, Any, Measurement, Array, Array]:
+    """``n`` moves, at most `CHUNK`: new position and tuning, summed measurements, traces and moves."""
+    measurement, trace = jax.eval_shape(lambda p: measure(p, law, form), position)
+    sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), measurement)
+    empty = jnp.zeros((CHUNK, *trace.shape)), jnp.zeros((CHUNK, 2))
+
+    def one(i, carry):
+        position, tuning, sums, traces, moves = carry
+        position, tuning, moved = move(position, jax.random.fold_in(key, done + i), tuning, warm, law, form)
+        measurement, trace = measure(position, law, form)
+        sums = jax.tree.map(jnp.add, sums, measurement)
+        return position, tuning, sums, traces.at[i].set(trace), moves.at[i].set(moved)
+
+    return jax.lax.fori_loop(0, n, one, (position, tuning, sums, *empty))
