@@ -1,5 +1,7 @@
 """What `simulate.posterior` promises: fields, starts, seeds, symmetry, honest status, loud errors."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -8,8 +10,8 @@ import widefield as wf
 from widefield.answer import boundary
 from widefield.simulate.posterior import simulation
 from widefield.simulate.posterior.initial_weights import kernel_of, kernel_weights, prior_weights
-from widefield.simulate.posterior.law import Form, law_of
-from widefield.simulate.posterior.measurements import is_mirror_symmetric, measure
+from widefield.simulate.posterior.law import is_mirror_symmetric, law_of
+from widefield.simulate.posterior.measurements import measure
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((2, 5)), RNG.standard_normal((2, 2))
@@ -79,12 +81,11 @@ def kernel_of_correlated_states(depth, n_samples):
 def test_start_reproduces_its_kernel(net, n_driven):
     task = wf.Task(np.random.default_rng(5).standard_normal((2, n_driven, 6)), Y)
     width, kernel = 60, kernel_of_correlated_states(3, 2)
-    law = law_of(net, task, 0.3, width)
-    form = Form(net.activation, net.sizes(width), (2,))
+    law = replace(law_of(net, task, 0.3, width), mirror=False)
     flat = kernel_of(kernel, net, 2, width)
     with jax.enable_x64(True):
-        weights, mismatch = kernel_weights(flat, net, law, form, np.random.default_rng(2))
-        measured, _ = measure(weights, law, form)
+        weights, mismatch = kernel_weights(flat, net, law, np.random.default_rng(2))
+        measured, _ = measure(weights, law)
     assert mismatch < 1e-9
     np.testing.assert_allclose(measured.hidden, kernel, atol=1e-8 * kernel.max())
     middle = np.median([np.linalg.svd(w, compute_uv=False) for w in weights.weights])
@@ -132,12 +133,12 @@ def test_the_mirrored_network_is_reported_alike():
     task = wf.Task(X, Y, supervised=(1,))
     net = wf.RNN(3, "erf")
     law = law_of(net, task, 0.3, 9)
-    form = Form(net.activation, net.sizes(9), (1,), mirror=True)
+    assert law.mirror
     with jax.enable_x64(True):
-        weights = prior_weights(net, law, form, np.random.default_rng(2))
+        weights = prior_weights(net, law, np.random.default_rng(2))
         mirrored = weights._replace(weights=[-w for w in weights.weights])
         (one, _), (other, _), (raw, _) = (
-            measure(w, law, f) for w, f in ((weights, form), (mirrored, form), (mirrored, form._replace(mirror=False)))
+            measure(w, f) for w, f in ((weights, law), (mirrored, law), (mirrored, replace(law, mirror=False)))
         )
         for name in one._fields:
             np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-12, atol=1e-14)

@@ -1,5 +1,6 @@
 """Weight-space sampling against laws that are known exactly, and against closed forms of linear networks."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -15,7 +16,7 @@ from widefield.simulate.networks.forward import preactivations
 from widefield.simulate.networks.streams import streams
 from widefield.simulate.posterior import hmc
 from widefield.simulate.posterior.initial_weights import prior_weights
-from widefield.simulate.posterior.law import Form, label_factor, law_of, potential, supervised_features
+from widefield.simulate.posterior.law import label_factor, law_of, potential, supervised_features
 
 from ..students import agrees, same_mean
 
@@ -26,48 +27,47 @@ SCALAR = wf.Task(np.ones((1, 1)), np.array([1.5]))
 # --- the kernel leaves the joint law of weights and labels invariant (Geweke 2004)
 
 
-def statistics(parameters, law, form):
+def statistics(parameters, law):
     """Functions of weights and labels whose means tell a wrong kernel: sizes, overlaps, energies."""
-    h = jnp.concatenate(preactivations(parameters, law.inputs, law.scales, form.activation, form.sizes))
-    gram = h @ h.T / form.width
-    phi = supervised_features(parameters, law, form)
+    h = jnp.concatenate(preactivations(parameters, law.inputs, law.scales, law.activation, law.sizes))
+    gram = h @ h.T / law.width
+    phi = supervised_features(parameters, law)
     y = law.labels.reshape(len(phi), -1)
-    kernel = phi @ phi.T / form.width
+    kernel = phi @ phi.T / law.width
     rows = [jnp.diag(gram), gram[0] ** 2, jnp.diag(kernel) ** 2, (y**2).sum(1), (kernel * (y @ y.T)).ravel()]
-    return jnp.concatenate([*rows, potential(parameters, law, form)[None]])
+    return jnp.concatenate([*rows, potential(parameters, law)[None]])
 
 
-def drawn_labels(parameters, law, form, key):
-    factor = label_factor(supervised_features(parameters, law, form), law)
-    flat = factor @ jax.random.normal(key, (len(factor), law.labels.shape[2])) / jnp.sqrt(form.width)
-    return law._replace(labels=flat.reshape(law.labels.shape))
+def drawn_labels(parameters, law, key):
+    factor = label_factor(supervised_features(parameters, law), law)
+    flat = factor @ jax.random.normal(key, (len(factor), law.labels.shape[2])) / jnp.sqrt(law.width)
+    return replace(law, labels=flat.reshape(law.labels.shape))
 
 
 def joint_statistics(net, seed, *, cycles, distortion=1.0, n_chains=4000, width=5):
     """Statistics of weights and labels after ``cycles`` of a transition given the labels, then labels anew."""
     task = wf.Task(X, np.zeros((2, 1, 2)), supervised=(-1,))
     law = law_of(net, task, 0.5, width)
-    form = Form(net.activation, net.sizes(width), (net.depth - 1,))
     with jax.enable_x64(True):
-        start = [prior_weights(net, law, form, rng) for rng in streams(seed, range(n_chains), 0)]
+        start = [prior_weights(net, law, rng) for rng in streams(seed, range(n_chains), 0)]
         start = jax.tree.map(lambda *rows: np.stack(rows), *start)
         keys = jax.random.split(jax.random.key(seed), n_chains)
-        return np.asarray(cycle(start, keys, cycles, distortion, law, form))
+        return np.asarray(cycle(start, keys, cycles, distortion, law))
 
 
-@partial(jax.jit, static_argnames="form")
-@partial(jax.vmap, in_axes=(0, 0, None, None, None, None))
-def cycle(position, key, cycles, distortion, law, form):
+@jax.jit
+@partial(jax.vmap, in_axes=(0, 0, None, None, None))
+def cycle(position, key, cycles, distortion, law):
     def turn(i, state):
         position, law = state
         move, draw = jax.random.split(jax.random.fold_in(key, i))
-        believed = law._replace(temperature=distortion * law.temperature)
-        position, _, _ = hmc.transition(position, move, 0.4, believed, form)
-        return position, drawn_labels(position, law, form, draw)
+        believed = replace(law, temperature=distortion * law.temperature)
+        position, _, _ = hmc.transition(position, move, 0.4, believed)
+        return position, drawn_labels(position, law, draw)
 
     law = jax.tree.map(jnp.asarray, law)
-    first = position, drawn_labels(position, law, form, key)
-    return statistics(*jax.lax.fori_loop(0, cycles, turn, first), form)
+    first = position, drawn_labels(position, law, key)
+    return statistics(*jax.lax.fori_loop(0, cycles, turn, first))
 
 
 @pytest.mark.parametrize(

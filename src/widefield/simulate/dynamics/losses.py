@@ -71,7 +71,6 @@ NAMED = {
     "squared": Loss(lambda f, y: 0.5 * np.square(f - y).sum(axis=-1), lambda f, y: y - f),
     "logistic": Loss(lambda f, y: np.logaddexp(0.0, -y * f).sum(axis=-1), lambda f, y: y * expit(-y * f)),
     "cross_entropy": Loss(
-        lambda f, y: logsumexp(f, axis=-1) - (y * f).sum(axis=-1),
-        lambda f, y: y - softmax(f, axis=-1),
+        lambda f, y: logsumexp(f, axis=-1) - (y * f).sum(axis=-1), lambda f, y: y - softmax(f, axis=-1)
     ),
 }

@@ -6,6 +6,7 @@ weights, readout and Langevin noise: a result depends on the seed, not on batche
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from widefield.simulate.networks.fields import blocks, labeled
 from widefield.simulate.networks.trained import Trained, certify_trained, in_flow
 
 DIVERGED = 1e6  # growth of an output, against labels and first outputs, that no stable training shows
-JUDGED = ("prediction",)  # what tells that the limit of small rates is reached
+JUDGED = "prediction"  # what tells that the limit of small rates is reached
 UNEQUAL = (
     "unequal widths: kernels are those of each layer with itself, no preactivation, pregradient or state_prediction"
 )
@@ -102,12 +103,12 @@ def dynamics(
     layout = layout_of(problem, at_steps, named=at is not None)
     ensemble = Ensemble(problem, at_steps, layout, int(replicates), int(seed))
     wanted, left_out = ensemble.choose(quantities)
-    trained = _trained(ensemble, wanted, progress)
+    train = partial(_simulate, ensemble, progress)
+    trained = in_flow(train, wanted, JUDGED) if training.flow else train(wanted, 1)
     certificate = certify_trained(
         NAME,
         trained,
         began,
-        judged=JUDGED if training.flow else (),
         seed=ensemble.seed,
         options={"width": int(width), "replicates": ensemble.replicates} | ({} if at is None else {"at": at_steps}),
         notes=(*task.notes, *([] if problem.equal_widths else [UNEQUAL])),
@@ -117,18 +118,7 @@ def dynamics(
     return make_solution(fields, certificate, network, task, training=training, coords=coords, throw=throw)
 
 
-def _trained(ensemble: Ensemble, wanted: Sequence[str], progress: bool | None) -> Trained:
-    """The wanted fields, by descent or in the limit of small rates."""
-    if not ensemble.problem.training.flow:
-        return _simulate(ensemble, wanted, progress, divisor=1)
-    judged = tuple(dict.fromkeys((*wanted, *JUDGED)))
-    limit = in_flow(lambda divisor: _simulate(ensemble, judged, progress, divisor=divisor), JUDGED)
-    for name in {*judged} - {*wanted}:
-        del limit.arrays[name]
-    return limit
-
-
-def _simulate(ensemble: Ensemble, wanted: Sequence[str], progress: bool | None, *, divisor: int) -> Trained:
+def _simulate(ensemble: Ensemble, progress: bool | None, wanted: Sequence[str], divisor: int) -> Trained:
     """Train all networks with rates divided by ``divisor``."""
     replicates, n_rows = ensemble.replicates, ensemble.problem.n_rows
     arrays = {name: np.zeros((replicates, *ensemble.layout[name][1])) for name in wanted}

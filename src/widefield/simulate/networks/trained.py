@@ -1,8 +1,8 @@
 """Networks in training: which of them diverged, and their limit of small rates."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,20 +14,29 @@ FLOW_RTOL = 1e-3  # of the limit of small rates
 MOST_LEVELS = 8  # rates down to 1/128 of those asked for
 FLOW_COPIES = 3  # of every field on the way: at two rates, and the last limit
 
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """How close the limit of small rates is: what the last halving changed, by field, relative to its largest entry.
+
+    ``error`` is the change of the field that is judged, infinite where there is none; ``divisor`` divides the smallest rate.
+    """
+
+    error: float
+    changes: dict[str, float]
+    divisor: int
+
 
 @dataclass(frozen=True)
 class Trained:
-    """Fields of replicates in training, and the number of rows that each lasted, out of ``n_rows``.
-
-    ``flow_changes`` by field: what the last halving of the rate changed in the limit of small rates, relative to the
-    largest entry; ``divisor`` divides the smallest rate.
-    """
+    """Fields of replicates in training, and the number of rows that each ``lasted``, out of ``n_rows``."""
 
     arrays: dict[str, np.ndarray]
     lasted: np.ndarray
     n_rows: int
-    flow_changes: dict[str, float] = field(default_factory=dict)
-    divisor: int = 1
+    flow: Flow | None = None
 
     @property
     def lost(self) -> np.ndarray:
@@ -35,37 +44,39 @@ class Trained:
         return self.lasted[self.lasted < self.n_rows]
 
 
-def in_flow(train: Callable[[int], Trained], judged: Sequence[str]) -> Trained:
-    r"""Networks in gradient flow, from ``train``, which divides every rate by its argument and keeps the times of the rows.
+def in_flow(train: Callable[[Names, int], Trained], wanted: Names, judged: str) -> Trained:
+    r"""Networks in gradient flow. ``train`` makes fields with every rate divided by a number, rows at the same times.
 
     .. math::  C = 2\,C_{\eta/2^{k+1}} - C_{\eta/2^k}
 
     Method: the same networks at rates :math:`\eta, \eta/2, \eta/4, \dots`, extrapolated linearly, replicate by replicate,
-    until the last halving changes the extrapolated fields ``judged`` by less than `FLOW_RTOL` of their largest entry. Rates
+    until the last halving changes the extrapolated field ``judged`` by less than `FLOW_RTOL` of its largest entry. Rates
     at which a network diverges are passed over. Error: the last change; that of the result is about a fourth of it.
     """
+    names = wanted if judged in wanted else (*wanted, judged)
     coarse: Trained | None = None
     limit: Trained | None = None
     for k in range(MOST_LEVELS):
-        fine = train(2**k)
+        fine = train(names, 2**k)
         if fine.lost.size:
             coarse = limit = None
             if not fine.lost.min():
                 break  # the first weights overflow: a smaller rate changes nothing
             continue
         if coarse is not None:
-            before, limit = limit, _extrapolated(coarse, fine, 2**k)
-            if before is not None:
-                limit = replace(limit, flow_changes=_changes(before.arrays, limit.arrays))
-                if max(limit.flow_changes[name] for name in judged) <= FLOW_RTOL:
-                    break
+            before, limit = limit, _extrapolated(coarse, fine)
+            changes = {} if before is None else _changes(before.arrays, limit.arrays)
+            limit = replace(limit, flow=Flow(changes.get(judged, math.inf), changes, 2**k))
+            if limit.flow is not None and limit.flow.error <= FLOW_RTOL:
+                break
         coarse = fine
-    return replace(fine, divisor=2**k) if limit is None else limit
+    result = limit or replace(fine, flow=Flow(math.inf, {}, 2**k))
+    return replace(result, arrays={name: result.arrays[name] for name in wanted})
 
 
 @np.errstate(invalid="ignore")
-def _extrapolated(coarse: Trained, fine: Trained, divisor: int) -> Trained:
-    return replace(fine, arrays={k: 2 * fine.arrays[k] - coarse.arrays[k] for k in fine.arrays}, divisor=divisor)
+def _extrapolated(coarse: Trained, fine: Trained) -> Trained:
+    return replace(fine, arrays={name: 2 * fine.arrays[name] - coarse.arrays[name] for name in fine.arrays})
 
 
 @np.errstate(invalid="ignore")
@@ -79,39 +90,27 @@ def certify_trained(
     trained: Trained,
     began: float,
     *,
-    judged: Sequence[str] = (),
     seed: int,
     options: Mapping[str, Any],
     notes: Iterable[str],
-    left_out: tuple[str, ...],
+    left_out: Names,
 ) -> Certificate:
-    """The certificate of a training; one replicate that ran away makes every mean infinite.
-
-    In gradient flow, where ``judged`` names fields, ``"error"`` is the largest change of one of them.
-    """
-    lost, checks, said = trained.lost, {}, [*notes]
+    """The certificate of a training: ``"lost"`` counts replicates that diverged, and in a flow there is an ``"error"``."""
+    lost, flow, said = trained.lost, trained.flow, [*notes]
+    checks: dict[str, Check] = {}
     diagnostics: dict[str, Any] = {}
     if lost.size and lost.min():  # infinite before any update: the first weights overflowed
         checks["lost"] = Check(lost.size, 0, Status.diverged)
         said.append(f"diverged in {lost.size} of {len(trained.lasted)} replicates, first at step {lost.min()}")
         diagnostics |= {"diverged": int(lost.size), "diverged_at_step": int(lost.min())}
-    if judged:
-        worst = max((trained.flow_changes.get(name, math.inf) for name in judged), default=math.inf)
-        checks["error"] = Check(worst, FLOW_RTOL)
-        diagnostics |= {"flow_change": trained.flow_changes, "rate_divided_by": trained.divisor}
-        if worst > FLOW_RTOL and not lost.size:
+    if flow is not None:
+        checks["error"] = Check(flow.error, FLOW_RTOL)
+        diagnostics |= {"flow_change": flow.changes, "rate_divided_by": flow.divisor}
+        if flow.error > FLOW_RTOL and not lost.size:
             said.append(
-                f"the limit of small rates is good to {worst:.1e} at 1/{trained.divisor} of the rate: lower the rate"
+                f"the limit of small rates is good to {flow.error:.1e} at 1/{flow.divisor} of the rate: lower it"
             )
     return certify(
-        simulator,
-        trained.arrays,
-        began,
-        seed=seed,
-        options=options,
-        notes=said,
-        left_out=left_out,
-        checks=checks,
-        diagnostics=diagnostics,
-        steps=trained.n_rows - 1,
-    )
+        simulator, trained.arrays, began, seed=seed, options=options, notes=said, left_out=left_out, checks=checks,
+        diagnostics=diagnostics, steps=trained.n_rows - 1,
+    )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from widefield.simulate.networks.forward import Array, Parameters
-from widefield.simulate.posterior.law import Form, Law
+from widefield.simulate.posterior.law import Law
 from widefield.simulate.posterior.measurements import Measurement, measure
 
 CHUNK = 32  # moves between two reports of progress
@@ -30,7 +30,6 @@ def run_chains(
     tuning: Any,
     keys: Array,
     law: Law,
-    form: Form,
     move: Callable,
     *,
     warmup: int,
@@ -45,7 +44,7 @@ def run_chains(
     while done < warmup + draws:
         warm = done < warmup
         n = min(CHUNK, (warmup if warm else warmup + draws) - done)
-        position, tuning, sums, traces, moves = _chunk(position, tuning, keys, done, n, warm, law, form, move)
+        position, tuning, sums, traces, moves = _chunk(position, tuning, keys, done, n, warm, law, move)
         if not warm:
             kept.append((np.asarray(traces)[:, :n], np.asarray(moves)[:, :n]))
             total = sums if total is None else jax.tree.map(jnp.add, total, sums)
@@ -57,7 +56,7 @@ def run_chains(
     return Chains(mean, traces, moves, tuning), position
 
 
-@partial(jax.jit, static_argnames=("form", "move"))
+@partial(jax.jit, static_argnames="move")
 def _chunk(
     position: Parameters,
     tuning: Any,
@@ -66,11 +65,10 @@ def _chunk(
     n: Array,
     warm: Array,
     law: Law,
-    form: Form,
     move: Callable,
 ) -> tuple[Parameters, Any, Measurement, Array, Array]:
     """`_moves` of several chains; a single one is spared the batched loop, which copies all weights at every leap."""
-    one = partial(_moves, done=done, n=n, warm=warm, law=law, form=form, move=move)
+    one = partial(_moves, done=done, n=n, warm=warm, law=law, move=move)
     if len(keys) > 1:
         return jax.vmap(one)(position, tuning, keys)
     moved = one(*jax.tree.map(lambda x: x[0], (position, tuning, keys)))
@@ -86,18 +84,17 @@ def _moves(
     n: Array,
     warm: Array,
     law: Law,
-    form: Form,
     move: Callable,
 ) -> tuple[Parameters, Any, Measurement, Array, Array]:
     """``n`` moves, at most `CHUNK`: new position and tuning, summed measurements, traces and moves."""
-    measurement, trace = jax.eval_shape(lambda p: measure(p, law, form), position)
+    measurement, trace = jax.eval_shape(lambda p: measure(p, law), position)
     sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), measurement)
     empty = jnp.zeros((CHUNK, *trace.shape)), jnp.zeros((CHUNK, 2))
 
     def one(i, carry):
         position, tuning, sums, traces, moves = carry
-        position, tuning, moved = move(position, jax.random.fold_in(key, done + i), tuning, warm, law, form)
-        measurement, trace = measure(position, law, form)
+        position, tuning, moved = move(position, jax.random.fold_in(key, done + i), tuning, warm, law)
+        measurement, trace = measure(position, law)
         sums = jax.tree.map(jnp.add, sums, measurement)
         return position, tuning, sums, traces.at[i].set(trace), moves.at[i].set(moved)
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from widefield.simulate.networks.forward import Array, Parameters
-from widefield.simulate.posterior.law import Form, Law, potential
+from widefield.simulate.posterior.law import Law, potential
 
 ACCEPTANCE = 0.8
 FIRST_STEP, LARGEST_STEP = 0.2, 0.8
@@ -45,18 +45,18 @@ def adapt(step: StepSize, acceptance: Float[Array, ""]) -> StepSize:
 
 
 def move(
-    position: Parameters, key: Array, step: StepSize, warm: Float[Array, ""], law: Law, form: Form
+    position: Parameters, key: Array, step: StepSize, warm: Float[Array, ""], law: Law
 ) -> tuple[Parameters, StepSize, Float[Array, "2"]]:
     """One trajectory; while ``warm`` is true the step size adapts. Also: acceptance probability and leaps taken."""
     size = jnp.exp(jnp.where(warm, step.log, step.mean))
-    position, acceptance, leaps = transition(position, key, size, law, form)
+    position, acceptance, leaps = transition(position, key, size, law)
     adapted = adapt(step, acceptance)
     step = jax.tree.map(lambda new, old: jnp.where(warm, new, old), adapted, step)
     return position, step, jnp.stack([acceptance, leaps.astype(acceptance.dtype)])
 
 
 def transition(
-    position: Parameters, key: Array, step: Float[Array, ""], law: Law, form: Form
+    position: Parameters, key: Array, step: Float[Array, ""], law: Law
 ) -> tuple[Parameters, Float[Array, ""], Array]:
     r"""A Metropolis step that leaves :math:`e^{-|\theta|^2/2}\,p(y|\theta)` invariant, for standardized weights.
 
@@ -72,7 +72,7 @@ def transition(
     duration = DURATION * (0.5 + stretch)
     leaps = jnp.clip(jnp.ceil(duration / step), 1, MAX_LEAPS).astype(int)
     size = jnp.minimum(duration / leaps, step)
-    proposed, momentum_, rise = _leapfrog(position, momentum, size, leaps, law, form)
+    proposed, momentum_, rise = _leapfrog(position, momentum, size, leaps, law)
     change = rise + _kinetic(proposed, momentum_) - _kinetic(position, momentum)
     acceptance = jnp.where(jnp.isfinite(change), jnp.exp(jnp.minimum(-change, 0.0)), 0.0)
     taken = threshold < acceptance
@@ -80,7 +80,7 @@ def transition(
 
 
 def _leapfrog(
-    position: Parameters, momentum: Parameters, step: Float[Array, ""], leaps: Array, law: Law, form: Form
+    position: Parameters, momentum: Parameters, step: Float[Array, ""], leaps: Array, law: Law
 ) -> tuple[Parameters, Parameters, Float[Array, ""]]:
     r"""Kick by :math:`\frac\epsilon2 \nabla\ln p(y|\theta)`, rotate by :math:`\epsilon`, kick by half, and again.
 
@@ -94,7 +94,7 @@ def _leapfrog(
     def leap(i, state):
         q, p, first, _ = state
         q, p = _rotate(q, p, jnp.where(i == 0, 0.0, step))
-        height, slope = look(q, law, form)
+        height, slope = look(q, law)
         kick = jnp.where((i == 0) | (i == leaps), step / 2, step)
         p = jax.tree.map(lambda p, g: p - kick * g, p, slope)
         return q, p, jnp.where(i == 0, height, first), height

@@ -8,14 +8,14 @@ from widefield.answer.solution import Solution
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.simulate.networks.forward import Parameters
-from widefield.simulate.posterior.law import Form, Law
+from widefield.simulate.posterior.law import Law
 
 SHAPE = "(state, state_, sample, sample_)"
 
 
-def prior_weights(net: Network, law: Law, form: Form, rng: np.random.Generator) -> Parameters:
+def prior_weights(net: Network, law: Law, rng: np.random.Generator) -> Parameters:
     """Standard normal weights; the readout is left to `law.draw_readout`."""
-    n, (n_driven, _, coordinates) = form.width, law.inputs.shape
+    n, (n_driven, _, coordinates) = law.width, law.inputs.shape
     n_weights = min(net.depth - 1, 1) if net.weights == "tied" else net.depth - 1
     n_inputs = 1 if net.inputs == "tied" else n_driven
     draw = lambda rows: rng.standard_normal((rows, n))  # noqa: E731
@@ -47,9 +47,7 @@ def kernel_of(start: Any, net: Network, n_samples: int, width: int) -> np.ndarra
     return (flat + flat.T) / 2
 
 
-def kernel_weights(
-    kernel: np.ndarray, net: Network, law: Law, form: Form, rng: np.random.Generator
-) -> tuple[Parameters, float]:
+def kernel_weights(kernel: np.ndarray, net: Network, law: Law, rng: np.random.Generator) -> tuple[Parameters, float]:
     r"""Weights of a network whose ``hidden`` kernel is ``kernel``, and the relative mismatch that remains.
 
     .. math::  \Theta = Z + A^+ (h - A Z)
@@ -63,18 +61,18 @@ def kernel_weights(
     """
     depth, n_samples = net.depth, law.inputs.shape[1]
     values, vectors = np.linalg.eigh(kernel)
-    neurons = np.linalg.qr(rng.standard_normal((form.width, len(kernel))))[0] * np.sqrt(form.width)
+    neurons = np.linalg.qr(rng.standard_normal((law.width, len(kernel))))[0] * np.sqrt(law.width)
     h = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T @ neurons.T
-    prior = prior_weights(net, law, form, rng)
+    prior = prior_weights(net, law, rng)
     stacked = np.concatenate([*prior.input_weights, *prior.weights])
-    a = _design(h.reshape(depth, n_samples, -1), prior, law, form)
+    a = _design(h.reshape(depth, n_samples, -1), prior, law)
     missed = h - a @ stacked
     stacked = stacked + np.linalg.pinv(a, rcond=1e-10) @ missed
     mismatch = np.linalg.norm(h - a @ stacked) / max(np.linalg.norm(h), np.finfo(float).tiny)
     return _unstack(stacked, prior), float(mismatch)
 
 
-def _design(h: np.ndarray, prior: Parameters, law: Law, form: Form) -> np.ndarray:
+def _design(h: np.ndarray, prior: Parameters, law: Law) -> np.ndarray:
     """The matrix that maps the stacked weights (inputs first) to the pre-activations of all states."""
     depth, n_samples, n = h.shape
     n_driven, _, coordinates = law.inputs.shape
@@ -86,7 +84,7 @@ def _design(h: np.ndarray, prior: Parameters, law: Law, form: Form) -> np.ndarra
             a[s, :, use * coordinates : (use + 1) * coordinates] = law.scales.inputs[s] * law.inputs[s]
         if s > 0:
             use = first + (0 if len(prior.weights) == 1 else s - 1) * n
-            a[s, :, use : use + n] = law.scales.weights[s - 1] * np.asarray(form.activation(h[s - 1]))
+            a[s, :, use : use + n] = law.scales.weights[s - 1] * np.asarray(law.activation(h[s - 1]))
     return a.reshape(depth * n_samples, -1)
 
 

@@ -33,8 +33,8 @@ from widefield.simulate.posterior import hmc, langevin
 from widefield.simulate.posterior.chains import Chains, run_chains
 from widefield.simulate.posterior.diagnostics import judge
 from widefield.simulate.posterior.initial_weights import kernel_of, kernel_weights, prior_weights
-from widefield.simulate.posterior.law import Form, Law, draw_readout, law_of
-from widefield.simulate.posterior.measurements import TRACES, is_mirror_symmetric
+from widefield.simulate.posterior.law import Law, draw_readout, law_of
+from widefield.simulate.posterior.measurements import TRACES
 
 NAME = "simulate.posterior"
 SAMPLERS = ("hmc", "sgld")
@@ -94,11 +94,9 @@ def posterior(
     began = time.perf_counter()
     _check(network, task, width, replicates, seed, progress)
     kappa = checks.nonnegative("temperature", temperature, positive=True)
-    supervised = task.supervised_states(network.depth)
     sampling = _Sampling(
         net=network,
         law=law_of(network, task, kappa, width),
-        form=Form(network.activation, network.sizes(width), supervised, is_mirror_symmetric(network, task)),
         kernel=kernel_of(start, network, task.n_samples, width),
         sampler=checks.choice("sampler", sampler, SAMPLERS),
         draws=checks.integer("draws", draws, 2),
@@ -126,7 +124,6 @@ class _Sampling:
 
     net: Network
     law: Law
-    form: Form
     kernel: np.ndarray | None
     sampler: str
     draws: int
@@ -139,7 +136,7 @@ class _Sampling:
 
     def options(self) -> dict[str, Any]:
         """What the certificate tells of the sampling."""
-        common = {"width": self.form.width, "temperature": float(self.law.temperature), "sampler": self.sampler}
+        common = {"width": self.law.width, "temperature": float(self.law.temperature), "sampler": self.sampler}
         common |= {name: getattr(self, name) for name in ("draws", "warmup", "replicates")}
         common |= {"start": "prior" if self.kernel is None else "kernel"}
         if self.sampler == "hmc":
@@ -149,7 +146,7 @@ class _Sampling:
     @property
     def n_weights(self) -> int:
         """Numbers in the weights of one network."""
-        n, depth = self.form.width, self.net.depth
+        n, depth = self.law.width, self.net.depth
         n_uses = 1 if self.net.inputs == "tied" else len(self.law.inputs)
         n_recurrent = min(depth - 1, 1) if self.net.weights == "tied" else depth - 1
         return n * (n * n_recurrent + n_uses * self.law.inputs.shape[2])
@@ -197,7 +194,7 @@ def _check_memory(sampling: _Sampling) -> None:
     need = 8 * WORKING_COPIES * sampling.n_weights
     if need > boundary.memory_budget():
         raise MemoryError(
-            f"One network of width {sampling.form.width} needs {boundary.describe_bytes(need)} to be sampled, but only "
+            f"One network of width {sampling.law.width} needs {boundary.describe_bytes(need)} to be sampled, but only "
             f"{boundary.describe_bytes(boundary.memory_budget())} may be used. Lower the `width` or the depth."
         )
 
@@ -212,7 +209,7 @@ def _layout(sampling: _Sampling, task: Task) -> Layout:
     cross = (("state", "state_", "sample", "sample_"), (s, s, p, p))
     fields |= dict.fromkeys(("hidden", "feature", "squared_correlation"), cross)
     if sampling.net.weights == "tied" and s > 1:
-        fields |= dict.fromkeys(SPECTRUM, (("eigenvalue",), (sampling.form.width,)))
+        fields |= dict.fromkeys(SPECTRUM, (("eigenvalue",), (sampling.law.width,)))
     return fields
 
 
@@ -220,7 +217,7 @@ def _sample(sampling: _Sampling, progress: bool | None, *, spectra: bool) -> tup
     """Chains, spectra of their last weights, and what there is to say about their first ones."""
     parts, eigenvalues, mismatches = [], [], []
     pace = None
-    title = f"{sampling.replicates} chains at width {sampling.form.width}"
+    title = f"{sampling.replicates} chains at width {sampling.law.width}"
     total = sampling.replicates * (sampling.warmup + sampling.draws)
     with bar(title, total, progress, sampling.seconds) as advance:
         for block in blocks(sampling.replicates, sampling.batch):
@@ -235,7 +232,6 @@ def _sample(sampling: _Sampling, progress: bool | None, *, spectra: bool) -> tup
                 jax.tree.map(lambda x: np.stack([x] * sampling.batch), tuning),
                 jax.vmap(jax.random.key)(np.array([rng.integers(2**62) for rng in rngs])),
                 sampling.law,
-                sampling.form,
                 move,
                 warmup=sampling.warmup,
                 draws=sampling.draws,
@@ -258,21 +254,19 @@ def _first_weights(sampling: _Sampling, rng: np.random.Generator) -> tuple[Param
     """Weights to start from; Langevin dynamics moves the readout too, drawn here given the features."""
     mismatch = 0.0
     if sampling.kernel is None:
-        position = prior_weights(sampling.net, sampling.law, sampling.form, rng)
+        position = prior_weights(sampling.net, sampling.law, rng)
     else:
-        position, mismatch = kernel_weights(sampling.kernel, sampling.net, sampling.law, sampling.form, rng)
+        position, mismatch = kernel_weights(sampling.kernel, sampling.net, sampling.law, rng)
     if sampling.sampler == "sgld":
-        readout = draw_readout(position, sampling.law, sampling.form, rng)
+        readout = draw_readout(position, sampling.law, rng)
         position = position._replace(readout=[readout, np.zeros((1, readout.shape[1]))])
     return position, mismatch
 
 
 def _pace(sampling: _Sampling, position: Parameters) -> langevin.Pace:
     """Rates of all weights, and as many updates per move as forget the recurrent weights' prior once."""
-    relative = langevin.relative_rates(position, sampling.law, sampling.form, precondition=sampling.precondition)
-    rate = (
-        langevin.safe_rate(position, relative, sampling.law, sampling.form) if sampling.rate is None else sampling.rate
-    )
+    relative = langevin.relative_rates(position, sampling.law, precondition=sampling.precondition)
+    rate = langevin.safe_rate(position, relative, sampling.law) if sampling.rate is None else sampling.rate
     rates = jax.tree.map(lambda r: rate * r, relative)
     slow = (rates.weights or rates.input_weights)[0]
     updates = sampling.updates or int(np.clip(1 / max(float(slow), 1e-12), 1, langevin.MAX_UPDATES))
@@ -309,7 +303,7 @@ def _certify(
         began,
         seed=sampling.seed,
         options=sampling.options(),
-        notes=(*notes, *(mirror if sampling.form.mirror else []), *advice),
+        notes=(*notes, *(mirror if sampling.law.mirror else []), *advice),
         left_out=left_out,
         checks=judged,
         diagnostics=_tuning(sampling, chains) | diagnostics,

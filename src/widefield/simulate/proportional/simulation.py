@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from widefield.question.training import Training
 from widefield.simulate.networks.arguments import check_options
 from widefield.simulate.networks.fields import Layout, labeled, n_bytes
 from widefield.simulate.networks.streams import DATA, HIDDEN, READOUT, streams
-from widefield.simulate.networks.trained import FLOW_COPIES, Trained, certify_trained, in_flow
+from widefield.simulate.networks.trained import FLOW_COPIES, Names, Trained, certify_trained, in_flow
 from widefield.simulate.proportional.sizes import NAME, Sizes, sizes_of
 from widefield.simulate.proportional.training import (
     Curves,
@@ -35,10 +36,9 @@ from widefield.simulate.proportional.training import (
     train,
 )
 
-Names = tuple[str, ...]
 LOSSES = ("train_loss", "test_loss")
 CORRELATIONS = ("feature_correlation", "gradient_correlation")
-JUDGED = ("test_loss",)  # what tells that the limit of small rates is reached
+JUDGED = "test_loss"  # what tells that the limit of small rates is reached
 REFUSED = ("batches", "weight_decay", "momentum_time", "temperature", "loss", "initial_scale")
 PASS, NORMAL = 3e-10, 1.2e-8  # seconds per weight and product, per random number, one core
 
@@ -103,21 +103,20 @@ def proportional(
     model = Model(sizes.eigenvalues, sizes.input_scale, sizes.layers, training.richness, network.branch)
     paired = checks.flag("paired", paired)
     ensemble = _Ensemble(model, sizes, teacher, training, paired, int(replicates), int(seed))
-    layout = ensemble.layout()
-    wanted, left_out = _choose(quantities, layout, ensemble)
-    trained = _trained(ensemble, wanted, layout, progress)
+    wanted, left_out = _choose(quantities, ensemble)
+    train = partial(_simulate, ensemble, progress)
+    trained = in_flow(train, wanted, JUDGED) if training.flow else train(wanted, 1)
     certificate = certify_trained(
         NAME,
         trained,
         began,
-        judged=JUDGED if training.flow else (),
         seed=ensemble.seed,
         options=sizes.options | {"paired": paired, "replicates": ensemble.replicates},
         notes=sizes.notes,
         left_out=left_out,
     )
     return make_solution(
-        labeled(layout, trained.arrays),
+        labeled(ensemble.layout, trained.arrays),
         certificate,
         network,
         teacher=teacher,
@@ -183,6 +182,7 @@ class _Ensemble:
         drawn = NORMAL * (self.n_inputs * (self.n_rows if self.sizes.online else 1) + self.n_weights)
         return self.replicates * (self.n_rows * products + drawn)
 
+    @property
     def layout(self) -> Layout:
         """Dims and shape of one replicate's share of every quantity, the most wanted first."""
         channels = len(self.targets) > 1
@@ -193,9 +193,9 @@ class _Ensemble:
         return dict.fromkeys(LOSSES, losses) | dict.fromkeys(CORRELATIONS, cross)
 
 
-def _choose(quantities: Iterable[str] | None, layout: Layout, ensemble: _Ensemble) -> tuple[Names, Names]:
+def _choose(quantities: Iterable[str] | None, ensemble: _Ensemble) -> tuple[Names, Names]:
     """The losses unless ``quantities`` says otherwise; refuses what does not fit in memory."""
-    sizes = n_bytes(layout, ensemble.replicates * (FLOW_COPIES if ensemble.training.flow else 1))
+    sizes = n_bytes(ensemble.layout, ensemble.replicates * (FLOW_COPIES if ensemble.training.flow else 1))
     wanted, _ = boundary.choose_quantities(LOSSES if quantities is None else quantities, sizes)
     several = {*CORRELATIONS} & {*wanted}
     kept = 2 * ensemble.n_rows * sum(ensemble.model.sizes) * len(ensemble.targets) if several else 0
@@ -209,20 +209,9 @@ def _choose(quantities: Iterable[str] | None, layout: Layout, ensemble: _Ensembl
     return wanted, CORRELATIONS if quantities is None else ()
 
 
-def _trained(ensemble: _Ensemble, wanted: Names, layout: Layout, progress: bool | None) -> Trained:
-    """The wanted fields, by descent or in the limit of small rates."""
-    if not ensemble.training.flow:
-        return _simulate(ensemble, wanted, layout, progress, divisor=1)
-    judged = tuple(dict.fromkeys((*wanted, *JUDGED)))
-    limit = in_flow(lambda divisor: _simulate(ensemble, judged, layout, progress, divisor=divisor), JUDGED)
-    for name in {*judged} - {*wanted}:
-        del limit.arrays[name]
-    return limit
-
-
-def _simulate(ensemble: _Ensemble, wanted: Names, layout: Layout, progress: bool | None, *, divisor: int) -> Trained:
+def _simulate(ensemble: _Ensemble, progress: bool | None, wanted: Names, divisor: int) -> Trained:
     """Train all replicates with rates divided by ``divisor``."""
-    arrays = {name: np.empty((ensemble.replicates, *layout[name][1])) for name in wanted}
+    arrays = {name: np.empty((ensemble.replicates, *ensemble.layout[name][1])) for name in wanted}
     lasted = np.zeros(ensemble.replicates, dtype=int)
     title = f"{ensemble.replicates} networks of layers {', '.join(map(str, ensemble.model.sizes))}"
     title += f", rate / {divisor}" if divisor > 1 else ""
