@@ -37,18 +37,18 @@ def draw(net, task, width, n_outputs, seed, replicate, scale=1.0):
 def states(net, theta, x, bumps):
     """Pre-activations of every state for x (sample, driven state, D); ``bumps`` are added to them."""
     pick = lambda group, k: group[k] if len(group) > 1 else group[0]  # noqa: E731
-    phi, found = ACTIVATIONS[net.activation.name], []
+    phi, hidden = ACTIVATIONS[net.activation.name], []
     for k in range(net.depth):
         h = bumps[k]
         if k > 0:
             W = pick(theta["W"], k - 1)
-            h = h + np.sqrt(net.weight_variances[k - 1] / len(W)) * phi(found[-1]) @ W
+            h = h + np.sqrt(net.weight_variances[k - 1] / len(W)) * phi(hidden[-1]) @ W
         if k < x.shape[1]:
             h = h + np.sqrt(net.input_variances[k] / x.shape[2]) * x[:, k] @ pick(theta["U"], k)
         if theta["b"]:
             h = h + np.sqrt(net.bias_variances[k]) * pick(theta["b"], k)
-        found.append(h)
-    return found
+        hidden.append(h)
+    return hidden
 
 
 class Literal:

@@ -7,7 +7,7 @@ from widefield.simulate.dynamics import convolution
 
 
 def plain(weights, x):
-    """Outputs times the richness of one image (row, column, colour), pixel by pixel."""
+    """Outputs times the richness of one image (row, column, color), pixel by pixel."""
     *filters, readout = (np.asarray(w, float) for w in weights)
     for k, W in enumerate(filters):
         padded = np.pad(x, ((1, 1), (1, 1), (0, 0)))
@@ -26,8 +26,8 @@ def case():
 
 def test_outputs_are_those_of_loops_over_pixels(case):
     weights, x, _ = case
-    found = convolution.features(weights, x.astype(np.float32))[1]
-    assert np.asarray(found) == pytest.approx([plain(weights, one) for one in x], rel=1e-4, abs=1e-6)
+    curves = convolution.features(weights, x.astype(np.float32))[1]
+    assert np.asarray(curves) == pytest.approx([plain(weights, one) for one in x], rel=1e-4, abs=1e-6)
 
 
 def test_an_update_descends_with_the_raw_rate(case):
@@ -55,9 +55,9 @@ def test_an_update_descends_with_the_raw_rate(case):
 
 def test_outputs_start_at_zero(case):
     _, x, y = case
-    found = convolution.train(
+    curves = convolution.train(
         x, y, x, y, width=6, depth=2, richness=1.0, rate=0.2, batch=4, at=np.array([0, 5]), replicates=2, seed=1
     )
-    assert found["test_loss"].shape == (2, 2)
-    assert found["test_loss"][:, 0] == pytest.approx(0.5, abs=1e-6)
-    assert (found["test_loss"][:, 1] < 0.5).all()
+    assert curves["test_loss"].shape == (2, 2)
+    assert curves["test_loss"][:, 0] == pytest.approx(0.5, abs=1e-6)
+    assert (curves["test_loss"][:, 1] < 0.5).all()

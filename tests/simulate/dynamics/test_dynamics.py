@@ -216,9 +216,9 @@ def test_lazy_training_is_linear_in_its_own_initial_kernel(case):
         f = np.zeros((2, C * P))
         for _ in range(15):
             f = f + 0.1 * np.einsum("rij,rj->ri", kernel, y - f)
-        found = trial.prediction.values[:, -1, ..., 0]
-        found = (found[:, states] if C > 1 else found).reshape(2, -1)
-        return np.abs(found - f).max()
+        reached = trial.prediction.values[:, -1, ..., 0]
+        reached = (reached[:, states] if C > 1 else reached).reshape(2, -1)
+        return np.abs(reached - f).max()
 
     errors = [deviation(richness) for richness in (1e-3, 1e-4)]
     assert errors[0] < 0.01 and errors[1] < errors[0] / 8, "the deviation falls in proportion to the richness"

@@ -28,9 +28,9 @@ def test_equal_to_the_jax_function(activation):
 def test_erf_against_high_precision():
     x = np.concatenate([np.linspace(-6.5, 6.5, 301), [1e-300, 1e-8, np.nextafter(0.5, 0), 0.5]])
     with jax.enable_x64(True):
-        found = np.asarray(erf(jax.numpy.asarray(x)))
+        values = np.asarray(erf(jax.numpy.asarray(x)))
         special = np.asarray(erf(jax.numpy.asarray([np.inf, -np.inf, np.nan, -0.0])))
-    np.testing.assert_allclose(found, [float(mpmath.erf(value)) for value in x], rtol=6e-16, atol=0)
+    np.testing.assert_allclose(values, [float(mpmath.erf(value)) for value in x], rtol=6e-16, atol=0)
     assert special[:2].tolist() == [1, -1] and np.isnan(special[2]) and np.signbit(special[3])
 
 

@@ -34,9 +34,9 @@ def network_of(name, x=X):
 def test_forward_is_the_network_by_hand(name):
     net, z, groups, sizes = network_of(name)
     scales = prior_scales(net, sizes, dimension=1)
-    found = forward(Parameters(*groups), z, scales, ERF, sizes, tuple(range(net.depth)))
-    np.testing.assert_allclose(found[..., 0], outputs(net, z, groups), rtol=1e-12)
-    np.testing.assert_array_equal(forward(Parameters(*groups), z, scales, ERF, sizes), found[-1:])
+    values = forward(Parameters(*groups), z, scales, ERF, sizes, tuple(range(net.depth)))
+    np.testing.assert_allclose(values[..., 0], outputs(net, z, groups), rtol=1e-12)
+    np.testing.assert_array_equal(forward(Parameters(*groups), z, scales, ERF, sizes), values[-1:])
 
 
 def test_input_scale_carries_the_dimension():

@@ -1,4 +1,4 @@
-"""What `simulate.posterior` promises: fields, starts, seeds, symmetry, honest status, loud errors."""
+"""What `simulate.posterior` promises: fields, first weights, seeds, symmetry, honest status, loud errors."""
 
 from dataclasses import replace
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import scipy.signal
 
-from widefield.simulate.posterior.diagnostics import effective_draws, split_r_hat
+import widefield as wf
+from widefield.simulate.posterior.diagnostics import MIN_DRAWS, MIN_EFFECTIVE, effective_draws, judge, split_r_hat
 
 
 def autoregressive(memory, n_chains, n_draws, seed, offset=0.0):
@@ -43,3 +44,24 @@ def test_r_hat_of_agreeing_and_disagreeing_chains():
 def test_chains_that_do_not_move():
     assert split_r_hat(np.ones((3, 20))) == 1.0
     assert split_r_hat(np.arange(3.0)[:, None] * np.ones((3, 20))) == np.inf
+
+
+def test_what_chains_are_judged_by():
+    good, slow = autoregressive(0.5, 4, 400, seed=3), autoregressive(0.99, 4, 60, seed=3)
+    checks, diagnostics, advice = judge({"energy": good, "size": good[::-1]})
+    assert (
+        all(check.met for check in checks.values()) and not advice and set(diagnostics["r_hat"]) == {"energy", "size"}
+    )
+    checks, diagnostics, advice = judge({"energy": good, "size": slow})
+    assert (
+        not checks["r_hat"].met and checks["r_hat"].value == max(diagnostics["r_hat"].values()) and "size" in advice[0]
+    )
+    few = min(diagnostics["effective_draws"].values())
+    assert checks["effective_draws"].value == pytest.approx(4 * MIN_EFFECTIVE / few)
+    assert all(check.otherwise is wf.Status.not_converged for check in checks.values())
+
+
+@pytest.mark.parametrize("traces", [np.zeros((1, 50)), np.zeros((4, MIN_DRAWS - 1)), np.full((4, 50), np.nan)])
+def test_chains_that_cannot_be_judged_are_no_success(traces):
+    checks, _, _ = judge({"energy": traces})
+    assert not checks["r_hat"].met

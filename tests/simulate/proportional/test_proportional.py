@@ -117,14 +117,14 @@ class Literal:
 @pytest.mark.parametrize("name", CASES)
 def test_training_is_gradient_descent_by_autograd(name):
     net, options, n_data = CASES[name]
-    found = proportional(net, **COMMON | options, quantities=("train_loss", "test_loss", *CORRELATIONS))
+    trial = proportional(net, **COMMON | options, quantities=("train_loss", "test_loss", *CORRELATIONS))
     with jax.enable_x64(True):
         expected = Literal(net, options, n_data=n_data, online=bool({"batch", "batch_ratio"} & options.keys())).run()
     channels = "channels" in name
     for field, value in zip(("train_loss", "test_loss", *CORRELATIONS), expected, strict=True):
         values = np.asarray(value)
         assert values.shape[-1] == (2 if channels else 1)
-        have = found.data[field].values[0]
+        have = trial.data[field].values[0]
         np.testing.assert_allclose(have.reshape(values.shape), values, rtol=0, atol=1e-12 * np.abs(values).max())
     change = np.asarray(expected[1])
     assert np.all(np.abs(change[1:] - change[0]) > 1e-3), "training moves, so that the comparison can fail"
@@ -140,8 +140,8 @@ def test_small_richness_is_the_linear_model():
         expected.append(v @ v / 7 + 0.3)
         v = v - 0.07 * theta @ v
     run = COMMON | ISOTROPIC | {"richness": 1e-5, "centered": True}
-    found = proportional(wf.DNN(1, "linear"), **run)
-    np.testing.assert_allclose(found.test_loss[0], expected, rtol=1e-8)
+    trial = proportional(wf.DNN(1, "linear"), **run)
+    np.testing.assert_allclose(trial.test_loss[0], expected, rtol=1e-8)
 
 
 def test_structured_inputs_of_equal_eigenvalues_are_isotropic():
@@ -183,9 +183,9 @@ def test_mean_initial_loss(name):
     """1 + σ² + 1/(ν_L γ0²), times (1 + β²)^{L−1} with skip connections, at any dimension."""
     net, variance = EXACT[name]
     run = {"dimension": 24, "width_ratio": 1.5, "richness": 0.6, "rate": 0.01, "steps": 1, "label_noise": 0.2}
-    found = proportional(net, **run, replicates=1200, seed=1).test_loss.values[:, 0]
-    assert agrees(1.2 + variance / 0.36, found)
-    assert not agrees(1.2 + 1.1 * variance / 0.36, found)
+    trial = proportional(net, **run, replicates=1200, seed=1).test_loss.values[:, 0]
+    assert agrees(1.2 + variance / 0.36, trial)
+    assert not agrees(1.2 + 1.1 * variance / 0.36, trial)
 
 
 def test_batches_are_fresh():
@@ -194,8 +194,8 @@ def test_batches_are_fresh():
     run = {"dimension": 20, "width_ratio": 1.0, "richness": 1.0, "rate": 0.05, "steps": 3, "label_noise": 0.5}
     difference = {}
     for ratio in ("batch_ratio", "data_ratio"):
-        found = proportional(net, **run, **{ratio: 1.0}, replicates=800, seed=2)
-        difference[ratio] = (found.train_loss - found.test_loss).values
+        trial = proportional(net, **run, **{ratio: 1.0}, replicates=800, seed=2)
+        difference[ratio] = (trial.train_loss - trial.test_loss).values
     assert agrees(0.0, difference["batch_ratio"])
     assert agrees(0.0, difference["data_ratio"][:, :1]) and not agrees(0.0, difference["data_ratio"][:, 1:2])
 
@@ -203,8 +203,8 @@ def test_batches_are_fresh():
 def test_gradient_correlations_start_at_their_exact_means():
     """<C_g^l(0,0)> = (1 + β²)^{L−l} with skip connections."""
     run = {"dimension": 24, "width_ratio": 1.5, "richness": 1.0, "rate": 0.01, "steps": 1, "replicates": 1000}
-    found = proportional(wf.ResNet(3, "linear", 0.5), **run, seed=3, quantities="gradient_correlation")
-    first = found.gradient_correlation.values[:, :, 0, 0]
+    trial = proportional(wf.ResNet(3, "linear", 0.5), **run, seed=3, quantities="gradient_correlation")
+    first = trial.gradient_correlation.values[:, :, 0, 0]
     assert agrees([1.25**2, 1.25, 1.0], first)
     assert not agrees([1.25**2, 1.25, 1.1], first) and not agrees([1.1 * 1.25**2, 1.25, 1.0], first)
 

@@ -33,7 +33,7 @@ def train(
         \theta\leftarrow\theta-\eta\gamma_0^2N\,\nabla\tfrac12\langle(f-y)^2\rangle_{\rm batch}
 
     Appendix C.2 and Eq. 84 of Bordelon & Pehlevan (2022), with the multiplier 2/9 that keeps the variance of h over 3 × 3
-    filters and relu (the paper has none, and its code leaves out the last hidden layer), and outputs less the initial
+    filters and relu (they have none, and their code leaves out the last hidden layer), and outputs less the initial
     ones. Images are (sample, row, column, color); ``at`` are the steps that are measured, the last ends the training.
     Method: float32, one network after the other, each with weights and batches of its own.
     """

@@ -74,15 +74,10 @@ def dynamics(
     - ``preactivation``, ``pregradient`` (layer or state, neuron, sample): h and :math:`z = \gamma_0N\,\partial f/\partial
       \varphi` after the last update, or with ``at`` (layer, at, …); z with its readout in front and output behind.
 
-    Notation: :math:`\gamma_0` = ``richness``, :math:`\eta` = ``rate`` (a number, one per step, or a function of the
-    step), :math:`N` the last layer's width; all parameters start as N(0, 1) times ``initial_scale``,
-    a scale that is no multiplier, or one per weight matrix (input, hidden, readout); the readout has no
-    bias. ``centered`` subtracts the initial f.
-    ``weight_decay`` :math:`\lambda`: :math:`\theta \leftarrow (1 - \eta\lambda)\theta + \dots`, with temperature too.
+    Notation: the training is a `widefield.Training`, with :math:`\gamma_0` = ``richness`` and :math:`\eta` = ``rate``;
+    :math:`N` is the last layer's width. All parameters start as N(0, 1) times ``initial_scale``; the readout has no bias.
     ``momentum_time`` :math:`\tau`: :math:`Q \leftarrow (1 - \eta/\tau) Q - (\eta/\tau)\gamma_0^2 N\nabla`, then
-    :math:`\theta \leftarrow (1 - \eta\lambda)\theta + \eta Q`, from :math:`Q = 0`. ``temperature`` :math:`1/\beta`
-    adds :math:`\sqrt{2\eta/\beta}\,\xi` to every parameter. ``loss``: ``"squared"``, ``"logistic"`` (labels ±1),
-    ``"cross_entropy"`` (labels are class probabilities), or a JAX function of (f, y), both (output,).
+    :math:`\theta \leftarrow (1 - \eta\lambda)\theta + \eta Q`, from :math:`Q = 0`; :math:`\lambda` = ``weight_decay``.
     Method: float64, exact backpropagation; inputs enter through their inner products, which changes no law. With ``flow``
     the same networks train with rates η, η/2, η/4 … in as many more updates, and each replicate is extrapolated to rate
     zero at the times asked for: 7 times the cost of descent, twice as much for each further halving.
@@ -90,8 +85,7 @@ def dynamics(
     the last halving of the rate changed no prediction by more than 1e-3 of the largest (``error``; at most 7 halvings, else
     ``inaccurate``); the changes of other fields, kinks included, and standard errors of the mean stand in the diagnostics.
     Limits: means differ from infinite width by :math:`O(1/N)`; :math:`f(0) \sim 1/(\gamma_0\sqrt N)` adds its variance
-    to the losses. ``flow`` has no
-    responses and no ``temperature``. A replicate whose outputs grow 10⁶ times, against
+    to the losses. ``flow`` has no responses and no ``temperature``. A replicate whose outputs grow 10⁶ times, against
     labels and first outputs, has diverged: its further entries are infinite and the status is ``diverged``. Two-time
     kernels and pre-activations over 128 MiB are made only when named in ``quantities``. With unequal widths kernels are
     those of each layer with itself, and there are no ``preactivation``, ``pregradient`` and ``state_prediction``.

@@ -16,6 +16,14 @@ from widefield.simulate.posterior.measurements import Measurement, measure
 CHUNK = 32  # moves between two reports of progress
 
 
+class State(NamedTuple):
+    """Where chains are, how their sampler is tuned, and their random keys; every leaf has a leading chain axis."""
+
+    position: Parameters
+    tuning: Any
+    key: Array
+
+
 class Chains(NamedTuple):
     """What is kept of chains: averages over their draws, scalars and (acceptance, work) of each draw, tuning."""
 
@@ -26,76 +34,50 @@ class Chains(NamedTuple):
 
 
 def run_chains(
-    position: Parameters,
-    tuning: Any,
-    keys: Array,
-    law: Law,
-    move: Callable,
-    *,
-    warmup: int,
-    draws: int,
-    advance: Callable[[int], None],
-) -> tuple[Chains, Parameters]:
-    """``warmup`` moves that may adapt ``tuning``, then ``draws`` measured ones with it frozen.
-
-    ``position``, ``tuning`` and ``keys`` have a leading chain axis; so have the results. Also: the weights at the end.
-    """
+    state: State, law: Law, move: Callable, *, warmup: int, draws: int, advance: Callable[[int], None]
+) -> tuple[Chains, State]:
+    """``warmup`` moves that may adapt the tuning, then ``draws`` measured ones with it frozen. Also: the last state."""
     kept, total, done = [], None, 0
     while done < warmup + draws:
         warm = done < warmup
         n = min(CHUNK, (warmup if warm else warmup + draws) - done)
-        position, tuning, sums, traces, moves = _chunk(position, tuning, keys, done, n, warm, law, move)
+        state, sums, traces, moves = _chunk(state, done, n, warm, law, move)
         if not warm:
             kept.append((np.asarray(traces)[:, :n], np.asarray(moves)[:, :n]))
             total = sums if total is None else jax.tree.map(jnp.add, total, sums)
         done += n
-        jax.block_until_ready(position)
-        advance(n * len(keys))
+        jax.block_until_ready(state.position)
+        advance(n * len(state.key))
     mean = jax.tree.map(lambda x: np.asarray(x) / draws, total)
     traces, moves = (np.concatenate(parts, axis=1) for parts in zip(*kept, strict=True))
-    return Chains(mean, traces, moves, tuning), position
+    return Chains(mean, traces, moves, state.tuning), state
 
 
 @partial(jax.jit, static_argnames="move")
 def _chunk(
-    position: Parameters,
-    tuning: Any,
-    keys: Array,
-    done: Array,
-    n: Array,
-    warm: Array,
-    law: Law,
-    move: Callable,
-) -> tuple[Parameters, Any, Measurement, Array, Array]:
+    state: State, done: Array, n: Array, warm: Array, law: Law, move: Callable
+) -> tuple[State, Measurement, Array, Array]:
     """`_moves` of several chains; a single one is spared the batched loop, which copies all weights at every leap."""
     one = partial(_moves, done=done, n=n, warm=warm, law=law, move=move)
-    if len(keys) > 1:
-        return jax.vmap(one)(position, tuning, keys)
-    moved = one(*jax.tree.map(lambda x: x[0], (position, tuning, keys)))
-    return jax.tree.map(lambda x: x[None], moved)
+    if len(state.key) > 1:
+        return jax.vmap(one)(state)
+    return jax.tree.map(lambda x: x[None], one(jax.tree.map(lambda x: x[0], state)))
 
 
 def _moves(
-    position: Parameters,
-    tuning: Any,
-    key: Array,
-    *,
-    done: Array,
-    n: Array,
-    warm: Array,
-    law: Law,
-    move: Callable,
-) -> tuple[Parameters, Any, Measurement, Array, Array]:
-    """``n`` moves, at most `CHUNK`: new position and tuning, summed measurements, traces and moves."""
-    measurement, trace = jax.eval_shape(lambda p: measure(p, law), position)
+    state: State, *, done: Array, n: Array, warm: Array, law: Law, move: Callable
+) -> tuple[State, Measurement, Array, Array]:
+    """``n`` moves, at most `CHUNK`: the new state, summed measurements, traces and moves."""
+    measurement, trace = jax.eval_shape(lambda p: measure(p, law), state.position)
     sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), measurement)
     empty = jnp.zeros((CHUNK, *trace.shape)), jnp.zeros((CHUNK, 2))
 
     def one(i, carry):
         position, tuning, sums, traces, moves = carry
-        position, tuning, moved = move(position, jax.random.fold_in(key, done + i), tuning, warm, law)
+        position, tuning, moved = move(position, jax.random.fold_in(state.key, done + i), tuning, warm, law)
         measurement, trace = measure(position, law)
         sums = jax.tree.map(jnp.add, sums, measurement)
         return position, tuning, sums, traces.at[i].set(trace), moves.at[i].set(moved)
 
-    return jax.lax.fori_loop(0, n, one, (position, tuning, sums, *empty))
+    position, tuning, *sums_and_more = jax.lax.fori_loop(0, n, one, (state.position, state.tuning, sums, *empty))
+    return State(position, tuning, state.key), *sums_and_more

@@ -30,7 +30,7 @@ from widefield.simulate.networks.fields import Layout, blocks, labeled, n_bytes
 from widefield.simulate.networks.forward import Parameters
 from widefield.simulate.networks.streams import CHAIN, streams
 from widefield.simulate.posterior import hmc, langevin
-from widefield.simulate.posterior.chains import Chains, run_chains
+from widefield.simulate.posterior.chains import Chains, State, run_chains
 from widefield.simulate.posterior.diagnostics import judge
 from widefield.simulate.posterior.initial_weights import kernel_of, kernel_weights, prior_weights
 from widefield.simulate.posterior.law import Law, draw_readout, law_of
@@ -111,7 +111,7 @@ def posterior(
     layout = _layout(sampling, task)
     wanted, left_out = boundary.choose_quantities(quantities, n_bytes(layout, sampling.replicates))
     _check_memory(sampling)
-    chains, spectra, notes = _sample(sampling, progress, spectra=bool({*SPECTRUM} & {*wanted}))
+    chains, spectra, notes = _sample(sampling, progress, with_spectra=bool({*SPECTRUM} & {*wanted}))
     arrays = _fields(task, chains, spectra)
     arrays = {name: arrays[name] for name in wanted}
     certificate = _certify(sampling, chains, arrays, began, (*task.notes, *notes), left_out)
@@ -213,9 +213,13 @@ def _layout(sampling: _Sampling, task: Task) -> Layout:
     return fields
 
 
-def _sample(sampling: _Sampling, progress: bool | None, *, spectra: bool) -> tuple[Chains, list[np.ndarray], list[str]]:
+def _sample(
+    sampling: _Sampling, progress: bool | None, *, with_spectra: bool
+) -> tuple[Chains, list[np.ndarray], list[str]]:
     """Chains, spectra of their last weights, and what there is to say about their first ones."""
-    parts, eigenvalues, mismatches = [], [], []
+    parts: list[Chains] = []
+    spectra: list[np.ndarray] = []
+    mismatches: list[float] = []
     pace = None
     title = f"{sampling.replicates} chains at width {sampling.law.width}"
     total = sampling.replicates * (sampling.warmup + sampling.draws)
@@ -227,27 +231,19 @@ def _sample(sampling: _Sampling, progress: bool | None, *, spectra: bool) -> tup
             if sampling.sampler == "sgld" and pace is None:
                 pace = _pace(sampling, first[0][0])
             tuning, move = (hmc.first_step(), hmc.move) if pace is None else (pace, langevin.move)
-            chains, last = run_chains(
+            state = State(
                 jax.tree.map(lambda *rows: np.stack(rows), *(position for position, _ in first)),
                 jax.tree.map(lambda x: np.stack([x] * sampling.batch), tuning),
                 jax.vmap(jax.random.key)(np.array([rng.integers(2**62) for rng in rngs])),
-                sampling.law,
-                move,
-                warmup=sampling.warmup,
-                draws=sampling.draws,
-                advance=advance,
             )
+            warmup, draws = sampling.warmup, sampling.draws
+            chains, last = run_chains(state, sampling.law, move, warmup=warmup, draws=draws, advance=advance)
             parts.append(chains)
-            eigenvalues += [_spectrum(sampling, np.asarray(w)) for w in last.weights[0]] if spectra else []
+            spectra += [_spectrum(sampling, np.asarray(w)) for w in last.position.weights[0]] if with_spectra else []
     worst = max(mismatches)
     notes = [f"the starting kernel is reproduced to {worst:.1e} only"] if worst > 1e-6 else []
     together = jax.tree.map(lambda *rows: np.concatenate(rows)[: sampling.replicates], *parts)
-    return together, eigenvalues[: sampling.replicates], notes
-
-
-def _spectrum(sampling: _Sampling, weights: np.ndarray) -> np.ndarray:
-    finite = np.isfinite(weights).all()
-    return np.linalg.eigvals(sampling.law.scales.weights[0] * weights) if finite else np.full(len(weights), np.nan + 0j)
+    return together, spectra[: sampling.replicates], notes
 
 
 def _first_weights(sampling: _Sampling, rng: np.random.Generator) -> tuple[Parameters, float]:
@@ -273,15 +269,15 @@ def _pace(sampling: _Sampling, position: Parameters) -> langevin.Pace:
     return langevin.Pace(rates, np.asarray(updates))
 
 
+def _spectrum(sampling: _Sampling, weights: np.ndarray) -> np.ndarray:
+    finite = np.isfinite(weights).all()
+    return np.linalg.eigvals(sampling.law.scales.weights[0] * weights) if finite else np.full(len(weights), np.nan + 0j)
+
+
 def _fields(task: Task, chains: Chains, spectra: list[np.ndarray]) -> dict[str, np.ndarray]:
-    means = chains.mean._asdict()
-    prediction = means.pop("prediction")
-    means["prediction"] = prediction[:, :, : task.n_samples]
-    if task.n_test:
-        means["test_prediction"] = prediction[:, :, task.n_samples :]
-    if spectra:
-        means |= {"eigenvalue_real": np.stack(spectra).real, "eigenvalue_imag": np.stack(spectra).imag}
-    return means
+    fields, n = chains.mean._asdict(), task.n_samples
+    fields |= {"prediction": chains.mean.prediction[:, :, :n], "test_prediction": chains.mean.prediction[:, :, n:]}
+    return fields | ({"eigenvalue_real": np.real(spectra), "eigenvalue_imag": np.imag(spectra)} if spectra else {})
 
 
 def _certify(

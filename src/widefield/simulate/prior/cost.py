@@ -75,8 +75,8 @@ def _dense(net: Network, sizes: Sequence[int], shape: tuple[int, int, int], *, k
     seconds, numbers = _common(net, sizes, shape, min(dimension, n_samples * n_driven) if reduce else dimension)
     weights = [m * n for m, n in pairwise(sizes)]
     drawn = sum(weights[:1]) if net.weights == "tied" else sum(weights)
-    held = 2 * drawn if keep else max(weights, default=0)
-    return Plan("dense", seconds + NORMAL * drawn + FLOP * 2 * n_samples * sum(weights), numbers + held, reduce)
+    kept = 2 * drawn if keep else max(weights, default=0)
+    return Plan("dense", seconds + NORMAL * drawn + FLOP * 2 * n_samples * sum(weights), numbers + kept, reduce)
 
 
 def _weight_free(net: Network, sizes: Sequence[int], shape: tuple[int, int, int]) -> Plan | None:

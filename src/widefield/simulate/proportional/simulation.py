@@ -90,7 +90,7 @@ def proportional(
     networks train with rates η, η/2, η/4 … in as many more updates, and each replicate is extrapolated to rate zero at the
     times asked for: 7 times the cost of descent, twice as much for each further halving.
     Error: each replicate is exact for its network. Success means that none diverged or overflowed and, with ``flow``, that
-    the last halving of the rate changed no loss by more than 1e-3 of the largest (``error``; at most 7 halvings, else
+    the last halving of the rate changed no test loss by more than 1e-3 of the largest (``error``; at most 7 halvings, else
     ``inaccurate``); standard errors of the mean stand in the diagnostics.
     Limits: means differ from the proportional theory by :math:`O(1/D)`, and much more close to instability. A replicate
     whose loss grows 10¹² times has diverged: its further entries are infinite and the status is ``diverged``. ``flow`` is
