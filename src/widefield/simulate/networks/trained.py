@@ -66,8 +66,9 @@ def in_flow(train: Callable[[Names, int], Trained], wanted: Names, judged: str) 
         if coarse is not None:
             before, limit = limit, _extrapolated(coarse, fine)
             changes = {} if before is None else _changes(before.arrays, limit.arrays)
-            limit = replace(limit, flow=Flow(changes.get(judged, math.inf), changes, 2**k))
-            if limit.flow is not None and limit.flow.error <= FLOW_RTOL:
+            flow = Flow(changes.get(judged, math.inf), changes, 2**k)
+            limit = replace(limit, flow=flow)
+            if flow.error <= FLOW_RTOL:
                 break
         coarse = fine
     result = limit or replace(fine, flow=Flow(math.inf, {}, 2**k))
