@@ -19,19 +19,19 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_flow_is_training_at_a_small_rate(case):
-    """Every replicate against the same network at 1/500 of the rate, whose own error is 1/500 of that of descent."""
+    """Every replicate against the same network at 1/100 of the rate, whose own error is 1/100 of that of descent."""
     net, options = CASES[case]
     options = RUN | options | {"quantities": NAMES}
     flow, coarse = (proportional(net, **options, flow=flow) for flow in (True, False))
-    small = proportional(net, **options | {"rate": 0.1 / 500, "steps": 2500})
+    small = proportional(net, **options | {"rate": 0.1 / 100, "steps": 500})
     changes = flow.certificate.diagnostics["flow_change"]
     assert flow.status is wf.Status.success and flow.certificate.error == changes["test_loss"] <= 1e-3
-    rows = np.arange(0, 2501, 500)
+    rows = np.arange(0, 501, 100)
     for name in NAMES:
         exact = small.data[name].values
         exact = exact[:, :, rows][:, :, :, rows] if "correlation" in name else exact[:, rows]
         drift = np.abs(coarse.data[name] - exact).max()
-        assert np.abs(flow.data[name] - exact).max() <= changes[name] * np.abs(exact).max() + drift / 250
+        assert np.abs(flow.data[name] - exact).max() <= changes[name] * np.abs(exact).max() + drift / 50
     assert np.abs(flow.test_loss - coarse.test_loss).max() > 5e-3, "descent must be seen to differ"
 
 

@@ -7,6 +7,7 @@ states, so tied and untied networks are one code.
 from collections.abc import Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -41,7 +42,7 @@ class Model:
         r""":math:`\sqrt v / (\gamma_0 N)`."""
         return float(np.sqrt(self.net.readout_variance or 0.0) / (self.richness * self.sizes[-1]))
 
-    @property
+    @cached_property
     def scales(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Multipliers of weights (transition), input weights (driven state) and biases (state)."""
         weights = np.sqrt(self.net.weight_variances / np.asarray(self.sizes[:-1]))
@@ -129,12 +130,9 @@ class Networks:
         ``pulls`` gives :math:`p` (replicate, sample, output) for the states that are read out. ``added`` enters by
         state before its slopes.
         """
-        scale, result = self.model.scales[0], [np.zeros_like(s) for s in slopes]
+        result = [np.zeros_like(s) for s in slopes]
         for k in reversed(range(max(pulls) + 1)):
-            if k < max(pulls):
-                result[k] += scale[k] * (result[k + 1] @ _of(self.weights, k).swapaxes(1, 2))
-            if k in pulls:
-                result[k] += self.model.readout_scale * (pulls[k] @ self.readout[0].swapaxes(1, 2))
+            self._send(result, k, pulls, result)
             if added is not None and k in added:
                 result[k] += added[k]
             result[k] *= slopes[k]
@@ -142,13 +140,17 @@ class Networks:
 
     def before_slopes(self, sent: Arrays, pulls: dict[int, np.ndarray]) -> Arrays:
         """What `backward` of ``pulls``, which gave ``sent``, had at every state before its slopes."""
-        scale, result = self.model.scales[0], [np.zeros_like(e) for e in sent]
+        result = [np.zeros_like(e) for e in sent]
         for k in range(max(pulls) + 1):
-            if k < max(pulls):
-                result[k] += scale[k] * (sent[k + 1] @ _of(self.weights, k).swapaxes(1, 2))
-            if k in pulls:
-                result[k] += self.model.readout_scale * (pulls[k] @ self.readout[0].swapaxes(1, 2))
+            self._send(result, k, pulls, sent)
         return result
+
+    def _send(self, result: Arrays, k: int, pulls: dict[int, np.ndarray], sent: Arrays) -> None:
+        """Add to state ``k`` what the next state and its readout send back."""
+        if k < max(pulls):
+            result[k] += self.model.scales[0][k] * (sent[k + 1] @ _of(self.weights, k).swapaxes(1, 2))
+        if k in pulls:
+            result[k] += self.model.readout_scale * (pulls[k] @ self.readout[0].swapaxes(1, 2))
 
     def copy(self) -> "Networks":
         """The same networks, to be trained on their own with the same noise."""

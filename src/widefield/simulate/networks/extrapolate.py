@@ -8,13 +8,13 @@ import numpy as np
 
 from widefield.answer.certificate import Check, Status
 from widefield.answer.solution import Solution, make_solution
-from widefield.question.network import Network
+from widefield.question.activation import Activation
 from widefield.simulate.networks.certify import certify
 
 NAME = "simulate.extrapolate"
 DRAW = "draw"  # outputs of single networks: no average to correct
 AS_WIDE = {"neuron", "eigenvalue"}  # dims as long as the network is wide
-MAY_DIFFER = ("width", "method", "inputs", "n_outputs")  # how the same law was sampled
+MAY_DIFFER = ("width", "sizes", "method", "inputs", "n_outputs")  # how the same law was sampled
 
 
 def extrapolate(wide: Solution, narrow: Solution, *, throw: bool = True) -> Solution:
@@ -79,9 +79,7 @@ def _check(wide: Solution, narrow: Solution) -> None:
     kinds = wide.certificate.theory, narrow.certificate.theory
     if kinds[0] != kinds[1]:
         raise ValueError(f"`wide` and `narrow` must be simulations of the same kind, got {kinds[0]} and {kinds[1]}.")
-    if _key(wide.network) != _key(narrow.network):
-        raise ValueError("`wide` and `narrow` must simulate the same network.")
-    for noun in ("task", "teacher", "training"):
+    for noun in ("network", "task", "teacher", "training"):
         _check_same(noun, getattr(wide, noun), getattr(narrow, noun))
     sizes, sizes_ = (s.network.sizes(s.certificate.options["width"]) for s in (wide, narrow))
     if sizes != tuple(2 * n for n in sizes_):
@@ -95,15 +93,8 @@ def _check(wide: Solution, narrow: Solution) -> None:
         raise ValueError(f"`wide` and `narrow` must have different seeds, got {wide.certificate.seed} for both.")
 
 
-def _key(net: Network) -> tuple[Any, ...]:
-    """What makes two networks equal; a user's activation that was read from a file is known by its source only."""
-    phi = net.activation
-    values = {name: value for name, value in vars(net).items() if name != "activation"}
-    return (*values.items(), phi.name, phi.parameters, phi.breaks, phi.source)
-
-
 def _check_same(noun: str, first: Any, second: Any) -> None:
-    """Raise where two tasks, teachers or trainings differ, and name the field."""
+    """Raise where two nouns of the question differ, and name the field."""
     if (first is None) != (second is None):
         raise ValueError(f"`wide` and `narrow` must have the same {noun}: one has none.")
     for name in (f.name for f in fields(first) if f.name != "notes") if first is not None else ():
@@ -113,7 +104,9 @@ def _check_same(noun: str, first: Any, second: Any) -> None:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    if callable(a) and callable(b):  # a user's loss that was read from a file is known by its name only
+    if isinstance(a, Activation) and isinstance(b, Activation):  # one that was read from a file is known by its source
+        return (a.name, a.parameters, a.breaks, a.source) == (b.name, b.parameters, b.breaks, b.source)
+    if callable(a) and callable(b):  # a user's loss, which a file keeps by its name
         return getattr(a, "__name__", a) == getattr(b, "__name__", b)
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(_equal, a, b))

@@ -24,6 +24,12 @@ def labeled(layout: Layout, arrays: Mapping[str, np.ndarray]) -> dict[str, tuple
     return {name: (("replicate", *layout[name][0]), value) for name, value in arrays.items()}
 
 
+def batch_size(total: int, most: int) -> int:
+    """The size of the fewest batches of at most ``most`` that cover ``total``, as equal as they can be."""
+    n_batches = -(-total // min(most, total))
+    return -(-total // n_batches)
+
+
 def blocks(total: int, size: int) -> Iterator[slice]:
     """Slices of at most ``size`` that cover ``total``."""
     return (slice(first, min(first + size, total)) for first in range(0, total, size))

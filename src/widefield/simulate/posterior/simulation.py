@@ -26,7 +26,7 @@ from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.simulate.networks.arguments import check_call
 from widefield.simulate.networks.certify import certify
-from widefield.simulate.networks.fields import Layout, blocks, labeled, n_bytes
+from widefield.simulate.networks.fields import Layout, batch_size, blocks, labeled, n_bytes
 from widefield.simulate.networks.forward import Parameters
 from widefield.simulate.networks.streams import CHAIN, streams
 from widefield.simulate.posterior import hmc, langevin
@@ -154,9 +154,7 @@ class _Sampling:
     @property
     def batch(self) -> int:
         """Chains that move together."""
-        most = min(max(1, BATCH_NUMBERS // self.n_weights), self.replicates)
-        n_batches = -(-self.replicates // most)
-        return -(-self.replicates // n_batches)
+        return batch_size(self.replicates, max(1, BATCH_NUMBERS // self.n_weights))
 
     @property
     def seconds(self) -> float:

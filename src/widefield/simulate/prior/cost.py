@@ -7,6 +7,7 @@ from itertools import pairwise
 from widefield.answer import boundary
 from widefield.question import checks
 from widefield.question.network import Network
+from widefield.simulate.networks.fields import batch_size
 
 METHODS = ("auto", "dense", "weight_free")
 NORMAL, FLOP, THIN_FLOP = 1.2e-8, 8e-11, 2.5e-10  # seconds on one core; a thin factorization is bound by memory
@@ -27,9 +28,7 @@ class Plan:
 
     def batch(self, replicates: int) -> int:
         """Networks to simulate together: many for small ones, whose cost would be Python's, and one for large ones."""
-        most = min(MAX_BATCH, max(1, BATCH_NUMBERS // self.numbers), replicates)
-        n_batches = -(-replicates // most)
-        return -(-replicates // n_batches)
+        return batch_size(replicates, min(MAX_BATCH, max(1, BATCH_NUMBERS // self.numbers)))
 
 
 def plan(
