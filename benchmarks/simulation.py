@@ -42,8 +42,8 @@ def measure(name: str, repeats: int) -> dict[str, float]:
         method: partial(simulate, method=method, replicates=n, quantities=("output", "draw"))
         for method, n in point.n_networks.items()
     }
-    found = fresh.times(trials, repeats)
-    return {method: t["warm_seconds"] / point.n_networks[method] for method, t in found.items()}
+    times = fresh.times(trials, repeats)
+    return {method: t["warm_seconds"] / point.n_networks[method] for method, t in times.items()}
 
 
 def run() -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from widefield.simulate.finite_width import finite_width as simulate
+from widefield.simulate import finite_width as simulate
 from widefield.theories.finite_width import finite_width
 
 from ..simulate.students import agrees
@@ -27,7 +27,7 @@ def samples(solution, name):
 def test_linear_networks_at_any_width():
     """Exact mean and covariance at widths 7, 20, 11, where the leading order is far off."""
     net = wf.DNN(3, "linear", widths=(0.7, 2.0, 1.1))
-    trial = simulate(net, TASK, width=10, replicates=300_000, seed=3, batches=100)
+    trial = simulate(net, TASK, width=10, replicates=300_000, seed=3, groups=100)
     theory = finite_width(net, TASK, width=10)
     K = theory.kernel.values[-1]
     exact = linear_covariance(K, net.sizes(10))
@@ -39,7 +39,7 @@ def test_linear_networks_at_any_width():
 def test_relu_networks_at_any_width():
     """Var Ĝ = K²(Π(1 + 5/n_ℓ) − 1) for one input."""
     net = wf.DNN(2, "relu", weight_variance=2.0, readout_variance=2.0, widths=(1.0, 1.5))
-    trial = simulate(net, wf.Task(X[:1]), width=12, replicates=300_000, seed=4, batches=100)
+    trial = simulate(net, wf.Task(X[:1]), width=12, replicates=300_000, seed=4, groups=100)
     K = X[0] @ X[0] / 4
     exact = K**2 * ((1 + 5 / 12) * (1 + 5 / 18) - 1)
     assert agrees(np.reshape(exact, (1, 1)), trial.kernel_variance.values[:, -1])
@@ -117,8 +117,8 @@ def test_narrow_networks(activation, seed):
 def test_unequal_widths_and_recurrent_networks_run():
     """The same law by the two samplers: tied and untied weights agree where there is one transition to share."""
     task = wf.Task(X)
-    deep = simulate(wf.DNN(1, "relu"), task, width=8, replicates=20_000, seed=5, batches=50)
-    tied = simulate(wf.RNN(2, "relu", readout_variance=None), task, width=8, replicates=4_000, seed=6, batches=50)
+    deep = simulate(wf.DNN(1, "relu"), task, width=8, replicates=20_000, seed=5, groups=50)
+    tied = simulate(wf.RNN(2, "relu", readout_variance=None), task, width=8, replicates=4_000, seed=6, groups=50)
     theory = finite_width(wf.DNN(1, "relu"), task, width=8)
     assert agrees(theory.connected.values[-1], deep.connected.values[:, -1])
     assert agrees(theory.connected.values[-1], tied.connected.values[:, -1])

@@ -18,7 +18,7 @@ def sampled(make, activation, name):
     net, task, kappa = question(make, activation, name)
     runs = [
         wf.simulate.posterior(
-            net, task, temperature=kappa, width=n, replicates=CHAINS, seed=n, steps=300, warmup=100,
+            net, task, temperature=kappa, width=n, replicates=CHAINS, seed=n, draws=300, warmup=100,
             start=theory(make, activation, name), quantities=("hidden", "feature", "prediction"), throw=False,
         )
         for n in WIDTHS
@@ -79,7 +79,7 @@ def test_the_outlier_of_trained_erf_networks():
     narrow, wide = (
         top_eigenvalue(
             wf.simulate.posterior(
-                net, task, temperature=0.2, width=n, replicates=300, seed=n + 7, steps=2, warmup=120, start=solution,
+                net, task, temperature=0.2, width=n, replicates=300, seed=n + 7, draws=2, warmup=120, start=solution,
                 quantities=("eigenvalue_real", "eigenvalue_imag"), throw=False,
             )
         )

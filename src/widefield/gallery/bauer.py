@@ -78,7 +78,7 @@ def trained(
         temperature=p.temperature,
         width=width,
         replicates=p.n_chains,
-        steps=p.steps,
+        draws=p.steps,
         warmup=p.warmup,
         seed=seed,
         start=start,

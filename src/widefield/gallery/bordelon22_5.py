@@ -16,7 +16,7 @@ from widefield.compare import Pair, judge_all
 from widefield.gallery.bordelon22 import counter, points
 from widefield.gallery.record import Made, Report, judged
 from widefield.plot.style import COLORS, SERIES, Figure, house_style, letter, panels, stderr
-from widefield.simulate import convolution
+from widefield.simulate.dynamics import convolution
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -91,7 +91,7 @@ def _deep(case: str, network, task, width: int, exact: np.ndarray, parameters: P
     p, at = parameters, list(range(exact.shape[1]))
     theory = wf.finite_width(network, task, width=width, quantities=("kernel", "kernel_variance"))
     run = wf.simulate.finite_width(
-        network, task, width=width, replicates=p.n_networks, seed=seed, batches=p.batches,
+        network, task, width=width, replicates=p.n_networks, seed=seed, groups=p.batches,
         quantities="kernel_variance", progress=False,
     )  # fmt: skip
     squared = theory.kernel.values[:, 0, at] ** 2

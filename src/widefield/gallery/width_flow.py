@@ -60,7 +60,7 @@ def one_case(parameters: Parameters, activation: str) -> "xr.Dataset":
     theory = wf.finite_width(network, task, width=p.width, quantities=("kernel", "correction", "vertex"))
     runs = [
         wf.simulate.finite_width(
-            network, task, width=k * p.width, replicates=p.n_networks, seed=p.seed + k, batches=p.batches,
+            network, task, width=k * p.width, replicates=p.n_networks, seed=p.seed + k, groups=p.batches,
             quantities=("covariance", "vertex"), progress=False,
         )
         for k in (1, 2)

@@ -1,0 +1,115 @@
+"""Two simulations of width n and 2n give the limit of infinite width up to 1/n²."""
+
+import time
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from widefield.answer.certificate import Check, Status
+from widefield.answer.solution import Solution, make_solution
+from widefield.question.activation import Activation
+from widefield.simulate.networks.certify import certify
+
+NAME = "simulate.extrapolate"
+DRAW = "draw"  # outputs of single networks: no average to correct
+AS_WIDE = {"neuron", "eigenvalue"}  # dims as long as the network is wide
+MAY_DIFFER = ("width", "sizes", "method", "inputs", "n_outputs")  # how the same law was sampled
+
+
+def extrapolate(wide: Solution, narrow: Solution, *, throw: bool = True) -> Solution:
+    r"""Removes the :math:`1/n` offset of finite networks, replicate by replicate.
+
+    .. math::  C = 2\,C_{2n} - C_n
+
+    Notation: ``wide`` has twice the width of ``narrow``; both come from the same function of `widefield.simulate`.
+    Everything else but the seed must agree, and the seeds must differ, so that the replicates of the result are
+    independent. Fields that are averages over neurons are combined; fields of single neurons (``draw``) and spectra are left out.
+
+    Method: with :math:`\langle C_n \rangle = C_\infty + c_1/n + O(n^{-2})` the first correction cancels.
+
+    Error: success means that both simulations succeeded and that no value overflows; the variance of the result is :math:`4\,\mathrm{Var}\,C_{2n} + \mathrm{Var}\,C_n`, about three times that of
+    ``narrow``; its replicates carry it. *Limits*: single replicates need not be positive semi-definite.
+    """
+    began = time.perf_counter()
+    _check(wide, narrow)
+    names = [name for name in _averages(wide) if name in _averages(narrow)]
+    if not names:
+        raise ValueError("`wide` and `narrow` have no average over neurons in common.")
+    arrays = {name: 2 * wide.data[name].values - narrow.data[name].values for name in names}
+    pair = {"wide": wide.certificate, "narrow": narrow.certificate}
+    options: dict[str, Any] = {"simulation": wide.certificate.theory}
+    options |= {f"{k}_width": c.options["width"] for k, c in pair.items()}
+    options |= {f"{k}_seed": c.seed for k, c in pair.items()}
+    options |= {k: v for k, v in wide.certificate.options.items() if k not in MAY_DIFFER}
+    failed = [s.status for s in (wide, narrow) if s.status is not Status.success]
+    certificate = certify(
+        NAME,
+        arrays,
+        began,
+        seed=None,
+        options=options,
+        notes=() if wide.task is None else wide.task.notes,
+        left_out=tuple(str(name) for name in wide.data.data_vars if name not in names),
+        checks={"failed": Check(len(failed), 0, failed[0] if failed else Status.incomplete)},
+    )
+    return make_solution(
+        {name: (tuple(map(str, wide.data[name].dims)), value) for name, value in arrays.items()},
+        certificate,
+        wide.network,
+        wide.task,
+        teacher=wide.teacher,
+        training=wide.training,
+        coords={str(name): coord for name, coord in wide.data[names].coords.items()},
+        throw=throw,
+    )
+
+
+def _averages(solution: Solution) -> list[str]:
+    """Names of the fields that are averages over neurons, one per replicate."""
+    averages = {str(k): v for k, v in solution.data.data_vars.items() if k != DRAW and not AS_WIDE & {*v.dims}}
+    return [name for name, v in averages.items() if v.dims[:1] == ("replicate",) and v.dtype.kind == "f"]
+
+
+def _check(wide: Solution, narrow: Solution) -> None:
+    for name, solution in (("wide", wide), ("narrow", narrow)):
+        theory = solution.certificate.theory if isinstance(solution, Solution) else ""
+        if not theory.startswith("simulate.") or theory == NAME or "width" not in solution.certificate.options:
+            raise ValueError(f"`{name}` must be a Solution of a function of widefield.simulate that takes a `width`.")
+    kinds = wide.certificate.theory, narrow.certificate.theory
+    if kinds[0] != kinds[1]:
+        raise ValueError(f"`wide` and `narrow` must be simulations of the same kind, got {kinds[0]} and {kinds[1]}.")
+    for noun in ("network", "task", "teacher", "training"):
+        _check_same(noun, getattr(wide, noun), getattr(narrow, noun))
+    sizes, sizes_ = (s.network.sizes(s.certificate.options["width"]) for s in (wide, narrow))
+    if sizes != tuple(2 * n for n in sizes_):
+        raise ValueError(f"`wide` must have twice the width of `narrow`, got layers of {sizes} and {sizes_} neurons.")
+    options, options_ = wide.certificate.options, narrow.certificate.options
+    for name in sorted((options.keys() | options_.keys()) - set(MAY_DIFFER)):
+        if options.get(name) != options_.get(name):
+            given = f"got {options.get(name)} and {options_.get(name)}"
+            raise ValueError(f"`wide` and `narrow` must have the same `{name}`, {given}.")
+    if wide.certificate.seed == narrow.certificate.seed:
+        raise ValueError(f"`wide` and `narrow` must have different seeds, got {wide.certificate.seed} for both.")
+
+
+def _check_same(noun: str, first: Any, second: Any) -> None:
+    """Raise where two nouns of the question differ, and name the field."""
+    if (first is None) != (second is None):
+        raise ValueError(f"`wide` and `narrow` must have the same {noun}: one has none.")
+    for name in (f.name for f in fields(first) if f.name != "notes") if first is not None else ():
+        values = getattr(first, name), getattr(second, name)
+        if not _equal(*values):
+            raise ValueError(f"`wide` and `narrow` must have the same {noun}: `{name}` differs.")
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, Activation) and isinstance(b, Activation):  # one that was read from a file is known by its source
+        return (a.name, a.parameters, a.breaks, a.source) == (b.name, b.parameters, b.breaks, b.source)
+    if callable(a) and callable(b):  # a user's loss, which a file keeps by its name
+        return getattr(a, "__name__", a) == getattr(b, "__name__", b)
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.array_equal(a, b)
+    return a == b
