@@ -1,10 +1,10 @@
 r"""The causal march: row :math:`t` of every correlation and response from the rows before it, once, without iteration.
 
-Order inside one step: :math:`g^L \dots g^1`, then :math:`v, \Delta, h^0`, then :math:`h^1 \dots h^L` (Sec. 1 of the theory
-page). Matrices live in buffers of static size that grow in segments, so that early steps do not pay for late ones.
+Order inside one step: :math:`g^L \dots g^1`, then :math:`v, \Delta, h^0`, then :math:`h^1 \dots h^L`,
+Eqs. (proportional.2) to (proportional.8). Matrices live in buffers of static size that grow in segments, so that early steps do not pay for late ones.
 
 Cost: a row of each matrix times a matrix, about 12 n² numbers read per layer and step (28 n² in residual networks). Long
-runs go on in `long`, where the same `step` acts on compressed matrices.
+runs go on in `compressed`, where the same `step` acts on compressed matrices.
 """
 
 from collections.abc import Iterator
@@ -15,16 +15,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from widefield.theories.proportional import residual
-from widefield.theories.proportional.inputs import Inputs, Source, advance_fresh, advance_reused, empty_inputs
-from widefield.theories.proportional.layers import (
+from widefield.theories.proportional.march import residual_layers
+from widefield.theories.proportional.march.isotropic import Inputs, Source, advance_fresh, advance_reused, empty_inputs
+from widefield.theories.proportional.march.layers import (
     Hidden,
     correlate,
     empty_hidden,
     respond_backward,
     respond_forward,
 )  # fmt: skip
-from widefield.theories.proportional.rows import (
+from widefield.theories.proportional.march.rows import (
     Clock,
     beside,
     clock,
@@ -35,7 +35,7 @@ from widefield.theories.proportional.rows import (
     times_gradient,
     times_input,
 )  # fmt: skip
-from widefield.theories.proportional.structured import Modes, Structured, advance_structured, empty_structured
+from widefield.theories.proportional.march.structured import Modes, Structured, advance_structured, empty_structured
 
 SMALLEST = 64  # rows of the first buffer; the next ones double (compilations count) …
 LARGE = 512
@@ -54,7 +54,7 @@ class Shape(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """Physical parameters, all differentiable. ``offset``: 0 for a centred network, 1/richness otherwise.
+    """Physical parameters, all differentiable. ``offset``: 0 for a centered network, 1/richness otherwise.
 
     ``rate`` has one value per step; ``inverse_width`` is 1/ν (or 1/N with structured data), ``widths`` the relative widths.
     """
@@ -73,7 +73,7 @@ class State(NamedTuple):
     """All matrices of a march."""
 
     inputs: Inputs | Structured
-    layers: Any  # a tuple of Hidden, or residual.Stack
+    layers: Any  # a tuple of Hidden, or residual_layers.Stack
 
 
 def march(parameters: Parameters, shape: Shape) -> State:
@@ -115,7 +115,7 @@ def empty(parameters: Parameters, shape: Shape, n_steps: int) -> State:
     else:
         inputs = empty_inputs(n, shape.n_channels, shape.reused, dtype)
     if shape.residual:
-        return State(inputs, residual.empty_stack(shape.depth, n, dtype))
+        return State(inputs, residual_layers.empty_stack(shape.depth, n, dtype))
     return State(inputs, tuple(empty_hidden(n, dtype) for _ in range(shape.depth)))
 
 
@@ -161,7 +161,7 @@ def step(parameters: Parameters, shape: Shape, state: State, t: Array) -> State:
 def _inputs(parameters: Parameters, inputs, layers, K: Array, row: Array, now: Clock):
     """The input layer driven by the first hidden one, whose row of C_d is ``row``."""
     a = parameters.widths
-    gradient = layers.gradient[0] if isinstance(layers, residual.Stack) else layers[0].gradient
+    gradient = layers.gradient[0] if isinstance(layers, residual_layers.Stack) else layers[0].gradient
     initial = parameters.inverse_width * a[0] / a[-1] ** 2 * input_row(gradient, row, parameters.offset, now)
     inputs = inputs._replace(initial=put_symmetric(inputs.initial, now, initial))
     if isinstance(inputs, Structured):
@@ -176,8 +176,8 @@ def _backward(parameters: Parameters, state: State, weights: Array, now: Clock):
     layers, gamma, a = state.layers, parameters.richness, parameters.widths
     c, n = now.unit.shape
     B = jnp.tile(jnp.eye(c, dtype=weights.dtype), (1, n // c)) * weights
-    if isinstance(layers, residual.Stack):
-        return residual.backward(layers, B, weights, gamma, parameters.branch, now)
+    if isinstance(layers, residual_layers.Stack):
+        return residual_layers.backward(layers, B, weights, gamma, parameters.branch, now)
     done: list[Hidden] = []
     row = B
     for l in reversed(range(len(layers))):
@@ -193,8 +193,8 @@ def _backward(parameters: Parameters, state: State, weights: Array, now: Clock):
 def _forward(parameters: Parameters, inputs, layers, A: Array, C_h: Array, weights: Array, now: Clock):
     """Rows of the forward variables."""
     gamma, a = parameters.richness, parameters.widths
-    if isinstance(layers, residual.Stack):
-        return residual.forward(layers, A, C_h, weights, gamma, parameters.branch, now)
+    if isinstance(layers, residual_layers.Stack):
+        return residual_layers.forward(layers, A, C_h, weights, gamma, parameters.branch, now)
     done: list[Hidden] = []
     for l, layer in enumerate(layers):
         last = l == len(layers) - 1

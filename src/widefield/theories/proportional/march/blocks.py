@@ -1,10 +1,10 @@
-r"""Two-time matrices in blocks of rows: the part far from the diagonal is smooth, so that it factorises.
+r"""Two-time matrices in blocks of rows: the part far from the diagonal is smooth, so that it factorizes.
 
 Block :math:`k` of :math:`m` rows that are complete is kept as
 
 .. math::  \big(U_kV_k, \; D_k, \; 0\big),
 
-:math:`D_k` its own :math:`m` columns, :math:`U_kV_k` the earlier ones with few inner indices. A product with a row then
+:math:`D_k` the :math:`m` columns on the diagonal of time, :math:`U_kV_k` the earlier ones with few inner indices. A product with a row then
 reads :math:`2nm + n^2r/m` numbers instead of :math:`n^2`. Rows that are still being filled are `Blocks.live`, all columns.
 
 Matrices over two sources have both side by side, (n, 2n), as elsewhere.
@@ -76,8 +76,8 @@ def against_rows(x: Array, matrix: Blocks, row: Array) -> Array:
     """``x`` times the transpose of a lower triangular matrix, ``row`` being filled."""
     past = matrix.past
     n_blocks, m, _ = past.left.shape
-    own = jnp.moveaxis(x.reshape(len(x), -1, n_blocks, m), 2, 1).reshape(len(x), n_blocks, -1)
-    near = jnp.stack([jnp.einsum("bmk,bk->bm", past.diagonal, one) for one in own]).reshape(len(x), -1)
+    in_blocks = jnp.moveaxis(x.reshape(len(x), -1, n_blocks, m), 2, 1).reshape(len(x), n_blocks, -1)
+    near = jnp.stack([jnp.einsum("bmk,bk->bm", past.diagonal, one) for one in in_blocks]).reshape(len(x), -1)
     product = near + _against_far(x, past)
     return lax.dynamic_update_slice_in_dim(product, _against(x, matrix.live), matrix.first_row(row), axis=1)
 

@@ -1,4 +1,4 @@
-r"""The equations of the hidden layers, one row of training time after the other (Sec. 1 of the theory page).
+r"""The equations of the hidden layers, one row of training time after the other.
 
 Every layer is one linear system of two variables, driven by two independent Gaussian processes,
 
@@ -6,8 +6,8 @@ Every layer is one linear system of two variables, driven by two independent Gau
 
 with :math:`A` lower triangular and :math:`B` strictly so. `Pair` holds its solution :math:`h = P\,(u, r)`,
 :math:`g = Q\,(u, r)`: the responses :math:`R_{hr}`, :math:`R_{gu}` are blocks of it, and correlations are
-:math:`P\,\mathrm{diag}(C_u, C_r)P^T` (Eqs. 11–12, 65 of Bordelon & Pehlevan (2025)). Backward variables are the scaled
-ones of `rows`.
+:math:`P\,\mathrm{diag}(C_u, C_r)P^T` (Eqs. (proportional.2) to (proportional.4)). Backward variables are the
+scaled ones of `rows`.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from widefield.theories.proportional.rows import Clock, Matrix, against, beside, halves, put, times
+from widefield.theories.proportional.march.rows import Clock, Matrix, against, beside, halves, put, times
 
 
 class Pair(NamedTuple):

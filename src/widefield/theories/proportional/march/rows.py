@@ -2,10 +2,10 @@ r"""Two-time matrices that are filled row by row: what a row may read, and how i
 
 A matrix acts on functions of training time; with several channels an index is (step, channel), step first, and a "row" is
 the block of rows of one step. Backward variables are kept as :math:`d(0) = g(0)` and :math:`d(t) = (g(t) - g(0))/\gamma_0`:
-then nothing is divided by the richness and the lazy limit loses no digits.
+then nothing is divided by the richness and the lazy limit loses no digits, Eq. (proportional.16).
 
 Notation: :math:`g = M d` with :math:`M = 1e_0^T + \gamma_0(I - e_0e_0^T)`. What the input layer sees is
-:math:`N d = (g(t) - \text{centring})/\gamma_0`, with :math:`N = c\,1e_0^T + I - e_0e_0^T`: :math:`c` = 0 for a centred
+:math:`N d = (g(t) - \text{centering})/\gamma_0`, with :math:`N = c\,1e_0^T + I - e_0e_0^T`: :math:`c` = 0 for a centered
 network and :math:`1/\gamma_0` otherwise.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from widefield.theories.proportional.blocks import (
+from widefield.theories.proportional.march.blocks import (
     Blocks,
     against_rows,
     first_rows,
@@ -90,15 +90,15 @@ def put_symmetric(matrix: Matrix, now: Clock, row: Array) -> Any:
 
 
 def symmetric_row(row: Array, now: Clock) -> Array:
-    """``row`` with a symmetric block at its own step."""
+    """``row`` with a symmetric block on the diagonal of time."""
     if now.n_channels == 1:
         return row
-    block = own(row, now)
+    block = block_now(row, now)
     return lax.dynamic_update_slice_in_dim(row, 0.5 * (block + block.T), now.row, axis=1)
 
 
-def own(row: Array, now: Clock) -> Array:
-    """The (channel, channel) block of a row at its own step."""
+def block_now(row: Array, now: Clock) -> Array:
+    """The (channel, channel) block of a row on the diagonal of time."""
     return lax.dynamic_slice_in_dim(row, now.row, now.n_channels, axis=1)
 
 
