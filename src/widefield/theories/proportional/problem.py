@@ -129,7 +129,8 @@ def pose(
         raise ValueError(
             "A `spectrum` goes with `width=`, a number of neurons, and neither `width_ratio` nor `target_overlap`."
         )
-    modes, error = compress(*teacher.spectrum, longest=float(training.rates.sum()), rtol=MODES_RTOL)
+    eigenvalues, powers = teacher.spectrum[:2]
+    modes, error = compress(eigenvalues, powers, longest=float(training.rates.sum()), rtol=MODES_RTOL)
     return Problem(network, teacher, training, count or np.inf, modes, error, dtype)
 
 

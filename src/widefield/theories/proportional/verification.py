@@ -239,50 +239,34 @@ def _plain(time: Time, inputs, layers, probe: Probe) -> Iterator[Equation]:
 
 def _residual(time: Time, inputs, layers: Any, probe: Probe) -> Iterator[Equation]:
     """The embedding of Eqs. (proportional.14), (proportional.15): Γ and Ω of every layer, and the pairs that carry them on."""
-    depth, u = len(layers.feature), probe[0]
-    b2 = time.problem.branch**2
-    at = lambda pair, l: Pair(pair.forward[l], pair.backward[l])  # noqa: E731
+    depth, u, b2 = len(layers.feature), probe[0], time.problem.branch**2
     B_last, C_last = _readout(time)
+    C_g = [time.memory(congruent(time.gradient, layers.gradient[l])) for l in range(1, depth)]
+    B = [b2 * (R + C) for R, C in zip(layers.pair.backward[1:, :, 0], C_g, strict=True)]
+    Omega = [*(R + M for R, M in zip(layers.back.backward[:, :, 0], B, strict=True)), B_last]
+    C_r = [*layers.returned[:-1], C_last]
     Gamma = _first_response(time, inputs)
     yield layers.driven[0] @ u, [inputs.feature @ u]
     for l in range(depth):
-        B = None
-        if l + 1 < depth:
-            g_above = time.memory(congruent(time.gradient, layers.gradient[l + 1]))
-            B = b2 * (layers.pair.backward[l + 1, :, 0] + g_above)
-        Omega = B_last if B is None else layers.back.backward[l, :, 0] + B
-        yield from _solved(at(layers.pair, l), Gamma, lambda h, M=Omega: M @ h, probe)
-        C_r = C_last if B is None else layers.returned[l]
-        yield from _correlated(layers.feature[l], layers.pair.forward[l], layers.driven[l], C_r, u)
-        yield from _correlated(layers.gradient[l], layers.pair.backward[l], layers.driven[l], C_r, u)
-        if B is None:
-            return
-        Gamma = yield from _link(time, layers, l, Gamma, B, B_last, C_last, probe)
+        if l:
+            Gamma = yield from _link(time, layers, l - 1, Gamma, B[l - 1], Omega[l], C_r[l], probe)
+        pair = Pair(layers.pair.forward[l], layers.pair.backward[l])
+        yield from _solved(pair, Gamma, lambda h, M=Omega[l]: M @ h, probe)
+        yield from _correlated(layers.feature[l], pair.forward, layers.driven[l], C_r[l], u)
+        yield from _correlated(layers.gradient[l], pair.backward, layers.driven[l], C_r[l], u)
 
 
-def _link(time: Time, layers: Any, l: int, Gamma, B, B_last, C_last, probe: Probe):
-    """The two pairs that join layers l and l + 1; returns the next Γ."""
-    u, depth, b2 = probe[0], len(layers.feature), time.problem.branch**2
-    later = _memory_response(time, layers.feature[l])
+def _link(time: Time, layers: Any, l: int, Gamma, B: Matrix, Omega: Matrix, M: Matrix, probe: Probe):
+    """The two pairs that join layers l and l + 1, of which ``Omega`` and ``M`` are; returns the next Γ."""
+    u, b2 = probe[0], time.problem.branch**2
+    feature, above, later = layers.feature[l], layers.gradient[l + 1], _memory_response(time, layers.feature[l])
     A = lambda g: b2 * (layers.pair.forward[l, :, 1] @ g + later(g))  # noqa: E731
-    last = l + 2 == depth
-    Omega = B_last if last else _omega(time, layers, l + 1)
     ahead, back = (Pair(pair.forward[l], pair.backward[l]) for pair in (layers.ahead, layers.back))
     yield from _solved(ahead, Gamma, lambda h: B @ h, probe)
     yield from _solved(back, A, lambda h: Omega @ h, probe)
-    above = layers.gradient[l + 1]
-    yield from _correlated(
-        layers.driven[l + 1], ahead.forward, layers.driven[l], b2 * above, u, b2 * layers.feature[l] @ u
-    )
-    M = C_last if last else layers.returned[l + 1]
-    yield from _correlated(layers.returned[l], back.backward, b2 * layers.feature[l], M, u, b2 * above @ u)
+    yield from _correlated(layers.driven[l + 1], ahead.forward, layers.driven[l], b2 * above, u, b2 * feature @ u)
+    yield from _correlated(layers.returned[l], back.backward, b2 * feature, M, u, b2 * above @ u)
     return lambda g: ahead.forward[:, 1] @ g + A(g)
-
-
-def _omega(time: Time, layers: Any, l: int) -> Matrix:
-    b2 = time.problem.branch**2
-    above = layers.pair.backward[l + 1, :, 0] + time.memory(congruent(time.gradient, layers.gradient[l + 1]))
-    return layers.back.backward[l, :, 0] + b2 * above
 
 
 def _isotropic(time: Time, inputs, probe: Probe) -> Iterator[Equation]:
