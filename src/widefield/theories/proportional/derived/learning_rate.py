@@ -287,7 +287,9 @@ def _certificate(
 ) -> Certificate:
     residual = float(np.max([mismatch(*pair) for pair in zip(problems, searches, strict=True)]))
     n_runs, n_diverged = sum(len(one.rates) for one in searches), sum(one.n_diverged for one in searches)
-    notes: tuple[str, ...] = (f"{n_diverged} of {n_runs} runs diverged: their losses are infinite",) if n_diverged else ()
+    notes: tuple[str, ...] = (
+        (f"{n_diverged} of {n_runs} runs diverged: their losses are infinite",) if n_diverged else ()
+    )
     if bracketed and not bracketed["unbracketed"].met:
         notes += ("an optimum or a largest stable rate lies at the end of the rates: it is a bound; widen `rates`",)
     return Certificate(
