@@ -214,7 +214,7 @@ def _pair_sum(x: np.ndarray, y: np.ndarray, length: float) -> float:
 
 
 def check_labels(quantity: str, theory: Any, trial: Any) -> None:
-    """Refuse labelled arrays whose dims, sizes or coordinates differ (``replicate`` aside)."""
+    """Refuse labeled arrays whose dims, sizes or coordinates differ (``replicate`` aside)."""
     if not (hasattr(theory, "dims") and hasattr(trial, "dims")):
         return
     dims = [tuple(d for d in array.dims if d != REPLICATE) for array in (theory, trial)]

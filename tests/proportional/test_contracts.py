@@ -300,6 +300,12 @@ def test_a_search_that_is_too_coarse_or_too_narrow_is_no_success():
         words.ask(wf.optimal_rate, NET, rates=[3.0, 5.0], **OPTIMUM)
 
 
+def test_a_search_on_structured_data_knows_its_rule():
+    k = np.arange(1.0, 401)
+    solution = words.ask(wf.optimal_rate, NET, steps=8, richness=2.0, spectrum=(k**-1.5, k**-2.2), throw=False)
+    assert solution.status is wf.Status.success and 0 < solution.certificate.checks["spectrum"].value < 1e-6
+
+
 def test_lazy_regression_has_the_textbook_optimum():
     """One step on the population, lazy: the error is (1 − 2η)², zero at ½, below its start up to 1."""
     solution = words.ask(wf.optimal_rate, wf.DNN(1, "linear"), steps=1, richness=0.0, centered=True)

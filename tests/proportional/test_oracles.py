@@ -144,6 +144,7 @@ def test_initial_loss_of_deep_residual_networks():
     exact = 1.2 + np.exp(0.25 * 4) / (0.7 * 0.64)
     assert abs(deep.test_loss[0] - exact) < 2e-4 * exact
     assert abs(deep.test_loss[0] - exact) <= deep.certificate.error * exact  # the error is honest
+    np.testing.assert_allclose(np.diagonal(deep.error_correlation) + 0.2, deep.test_loss, rtol=1e-12)
 
 
 def test_gradient_flow_of_the_lazy_network():

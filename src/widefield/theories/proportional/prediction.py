@@ -34,20 +34,21 @@ class Prediction:
     n_levels: int = 1
 
 
-def predict(problem: Problem, names: tuple[str, ...], progress: bool | None = None) -> Prediction:
-    """One march; losses are always among the arrays."""
+def predict(
+    problem: Problem, names: tuple[str, ...], *, infinite_depth: bool, rtol: float, progress: bool | None = None
+) -> Prediction:
+    """The arrays ``names``, and the losses in any case, of one march or in the limits that are asked; depth inside flow."""
+    if problem.training.flow:
+        return _limit(_rates(problem, names, infinite_depth, rtol, progress), FEWEST_RATES, rtol)
+    if infinite_depth:
+        return _limit(_depths(problem, names, progress), FEWEST_DEPTHS, rtol)
+    return _one_march(problem, names, progress)
+
+
+def _one_march(problem: Problem, names: tuple[str, ...], progress: bool | None) -> Prediction:
     training = train(problem, progress)
     arrays = arrays_of(problem, training, dict.fromkeys((*CURVES, *names)))
     return Prediction(arrays, training.residual, problem.modes_error, training.diverged_at, training.notes)
-
-
-def predict_limit(
-    problem: Problem, names: tuple[str, ...], *, infinite_depth: bool, rtol: float, progress: bool | None = None
-) -> Prediction:
-    """The limit of small rates (``training.flow``) or of infinite depth; of both, depth inside."""
-    if not problem.training.flow:
-        return _limit(_depths(problem, names, progress), FEWEST_DEPTHS, rtol)
-    return _limit(_rates(problem, names, infinite_depth, rtol, progress), FEWEST_RATES, rtol)
 
 
 def _depths(problem: Problem, names: tuple[str, ...], progress: bool | None) -> Iterator[Prediction]:
@@ -55,7 +56,7 @@ def _depths(problem: Problem, names: tuple[str, ...], progress: bool | None) -> 
         deeper = problem.deeper(FIRST_DEPTH * 2**k)
         if k >= FEWEST_DEPTHS and memory_of(deeper) > memory_budget():
             return
-        yield predict(deeper, names, progress)
+        yield _one_march(deeper, names, progress)
 
 
 def _rates(problem: Problem, names, infinite_depth: bool, rtol: float, progress: bool | None) -> Iterator[Prediction]:
@@ -66,13 +67,13 @@ def _rates(problem: Problem, names, infinite_depth: bool, rtol: float, progress:
         if infinite_depth:
             level = _limit(_depths(finer, names, progress), FEWEST_DEPTHS, SHARE * rtol)
         else:
-            level = predict(finer, names, progress)
+            level = _one_march(finer, names, progress)
         stop = None if level.diverged_at is None else -(-level.diverged_at // stride)
         yield replace(level, arrays=every(level.arrays, stride), diverged_at=stop)
 
 
 def _limit(levels: Iterator[Prediction], fewest: int, rtol: float) -> Prediction:
-    """Take as many levels as ``rtol`` needs and there are; one that diverges is the answer."""
+    """Take as many levels as ``rtol`` needs and there are; one that diverges ends it."""
     taken: list[Prediction] = []
     for level in levels:
         taken.append(level)

@@ -14,7 +14,7 @@ from widefield.question.network import Network
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
 from widefield.theories.proportional.fields import DIMS, available, labeled
-from widefield.theories.proportional.prediction import Prediction, predict, predict_limit
+from widefield.theories.proportional.prediction import Prediction, predict
 from widefield.theories.proportional.problem import MODES_RTOL, Problem, pose
 from widefield.theories.proportional.training_curves import check_residual, note_on_divergence
 
@@ -48,22 +48,20 @@ def proportional(
     :math:`\gamma_0` is ``training.richness``, :math:`\eta` ``training.rate``, :math:`\sigma^2` ``teacher.label_noise``.
     ``training.flow`` is the limit of small rates at fixed time rate · step, ``infinite_depth=True`` that of a residual
     network of infinite depth at fixed branch · √depth.
-
     Fields over step: ``test_loss`` and ``train_loss`` :math:`\langle\Delta^2\rangle`, and the parts of the former ``bias``,
     ``width_variance``, ``data_variance`` (the rest is label noise), Eq. (proportional.9); ``kernel``, the response of the
     next step's error to this step's gradient over the rate (the NTK of lazy networks, depth + 1). Over (step, step\_):
     ``error_correlation``, ``memory_kernel``, and with layer in front ``feature_correlation``, ``gradient_correlation``
     :math:`C_h, C_g`, ``feature_response``, ``gradient_response`` :math:`R_{hr}, R_{gu}`. Several channels add ``output``
     behind. Along a flow there are no responses, at infinite depth no fields with a layer.
-
     Method: one causal march, O(depth·steps³) time, O(depth·steps²) memory; exact in the limit. Beyond 640 steps matrices
-    are compressed far from the diagonal as they are made, to some roundings (about steps^2.5; residual networks and
-    structured data with finite width or batch keep the dense march). The two limits combine marches at rates η, η/2, …
-    or depths 4, 8, … by Richardson extrapolation, and take more of them until ``rtol`` is met (η/32, depth 128 at most).
+    are compressed far from the diagonal as they are made (about steps^2.5; residual networks and structured data with
+    finite width or batch keep the dense march). The two limits are extrapolated from rates η, η/2, … and depths 4, 8, …,
+    as many as ``rtol`` needs (η/32, depth 128 at most), Eq. (proportional.17).
     Error: ``residual`` puts matrices and curves back into the equations, relative to the terms in their sums; 1e-10 is
-    its limit. ``error`` is that of the extrapolations, relative to the test loss of the same step and to the largest
-    entry of other fields; its limit is ``rtol``, 1e-3 by default. Without them it is that of the Gauss rule for long
-    spectra (below 1e-10). Losses carry roundings of the largest one, and a note says where they have become that small.
+    its limit (1e-3 in float32). ``error`` is that of the extrapolations, relative to the test loss of the same step and to
+    the largest entry of other fields; its limit is ``rtol``, 1e-3 by default. Without them it is that of the Gauss rule for
+    long spectra (below 1e-10). Losses carry roundings of the largest one; a note says where they have become that small.
     Limits: linear networks. Finite networks scatter by O(1/√D), more near the largest stable rate. Divergence is a status
     with its step; losses from there on are infinite.
     """
@@ -73,10 +71,7 @@ def proportional(
     if checks.flag("infinite_depth", infinite_depth) and network.branch is None:
         raise ValueError("`infinite_depth` needs a ResNet: other networks have no limit of infinite depth.")
     wanted, left_out = _quantities(problem, quantities, infinite_depth)
-    if training.flow or infinite_depth:
-        prediction = predict_limit(problem, wanted, infinite_depth=infinite_depth, rtol=rtol, progress=progress)
-    else:
-        prediction = predict(problem, wanted, progress)
+    prediction = predict(problem, wanted, infinite_depth=infinite_depth, rtol=rtol, progress=progress)
     certificate = _certificate(
         prediction, problem, rtol, left_out=left_out, wall_time=time.perf_counter() - start,
         options={"width_ratio": width_ratio, "width": width, "infinite_depth": infinite_depth, "rtol": rtol},

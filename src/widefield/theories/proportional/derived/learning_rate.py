@@ -15,6 +15,7 @@ from widefield.question.network import Network
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
 from widefield.theories.proportional.derived.rate_search import RateSearch, at_rates, mismatch, search
+from widefield.theories.proportional.march.gauss_rules import error_of
 from widefield.theories.proportional.problem import Problem, check_training, pose
 from widefield.theories.proportional.training_curves import check_residual
 
@@ -22,6 +23,7 @@ PARAMETERIZATIONS = ("mup", "ntk")
 N_TIMES = 8
 FLAT = 0.1  # a drift below this, in powers of width or depth, counts as transfer
 SMALLEST_RTOL = 1e-3  # what the zooms reach
+SPECTRUM_LIMIT = 1e-6  # far below what moves a rate by SMALLEST_RTOL
 
 
 @x64
@@ -51,7 +53,8 @@ def optimal_rate(
     ``error`` in the certificate is that of both at the last step, relative; its limit is ``rtol``, 1e-2 by default (the
     search reaches 2e-3). Earlier times are not refined: their errors are those of the grid. An optimum at the end of the
     rates, or a largest stable rate that none above it bounds, is counted as ``unbracketed``, its error is infinite, and
-    the status is incomplete. ``residual`` is that of the best run, marched again.
+    the status is incomplete. ``residual`` is that of the best run, marched again; ``spectrum``, where there is one, the
+    error of its Gauss rule at the largest stable rate (limit 1e-6).
     Limits: runs that diverge have infinite losses; they are counted. Beyond the first edge of stability the loss after
     few steps is a jagged function of the rate, and the optimum may lie there.
     """
@@ -59,14 +62,11 @@ def optimal_rate(
     problem = _pose(network, teacher, training, "optimal_rate", width_ratio=width_ratio, width=width)
     sought, rtol = search(problem, _rates(rates)), checks.tolerance("rtol", rtol, SMALLEST_RTOL)
     rows = reported_steps(training.steps)
-    best, (edge, edge_error) = np.asarray([sought.best(row) for row in rows]), sought.edge
-    fields = {
-        "optimal_rate": (("step",), best[:, 0]), "optimal_rate_error": (("step",), best[:, 1]),
-        "maximal_rate": ((), edge), "maximal_rate_error": ((), edge_error),
-        "test_loss": (("step",), sought.losses[:, rows].min(axis=0)), "sweep": (("rate", "step"), sought.losses[:, rows]),
-    }  # fmt: skip
+    fields: Fields = {name: (dims, value[0]) for name, (dims, value) in _rate_fields([sought], rows).items()}
+    fields = {**fields, "sweep": (("rate", "step"), sought.losses[:, rows])}
     options = {"width_ratio": width_ratio, "width": width, "rates": rates, "rtol": rtol}
-    certificate = _certificate("optimal_rate", [problem], [sought], options, start, _bracketed([sought], rtol))
+    measured = _bracketed([sought], rtol) | _spectrum(problem, sought)
+    certificate = _certificate("optimal_rate", [problem], [sought], options, start, measured)
     coords = {"step": rows, "rate": sought.rates}
     return make_solution(fields, certificate, network, teacher=teacher, training=training, coords=coords, throw=throw)
 
@@ -113,7 +113,9 @@ def rate_transfer(
     problems = [ask.wide(v) if over == "width" else ask.deep(v, width_ratio, scaled) for v in points]
     searches = [search(problem, _rates(rates)) for problem in problems]
     rows, dim = reported_steps(training.steps), "width_ratio" if over == "width" else "depth"
-    fields, drift = _transfer_fields(searches, points, rows, dim)
+    fields: Fields = {name: ((dim, *dims), value) for name, (dims, value) in _rate_fields(searches, rows).items()}
+    drift, error = drift_of(points.astype(float), fields["optimal_rate"][1], fields["optimal_rate_error"][1])
+    fields = {**fields, "drift": (("step",), drift), "drift_error": (("step",), error)}
     options = {
         "over": over,
         "parameterization": parameterization,
@@ -233,17 +235,15 @@ def _rates(rates: Any) -> np.ndarray | None:
     return np.unique(grid)
 
 
-def _transfer_fields(searches: list[RateSearch], points: np.ndarray, rows: np.ndarray, dim: str):
+def _rate_fields(searches: list[RateSearch], rows: np.ndarray) -> Fields:
+    """Best and largest stable rates with their errors, and the best loss: (search, …) arrays with the dims behind."""
     best = np.asarray([[one.best(row) for row in rows] for one in searches])
     edges = np.asarray([one.edge for one in searches])
-    slope, error = drift_of(points.astype(float), best[..., 0], best[..., 1])
-    fields: Fields = {
-        "optimal_rate": ((dim, "step"), best[..., 0]), "optimal_rate_error": ((dim, "step"), best[..., 1]),
-        "maximal_rate": ((dim,), edges[:, 0]), "maximal_rate_error": ((dim,), edges[:, 1]),
-        "test_loss": ((dim, "step"), np.stack([one.losses[:, rows].min(axis=0) for one in searches])),
-        "drift": (("step",), slope), "drift_error": (("step",), error),
+    return {
+        "optimal_rate": (("step",), best[..., 0]), "optimal_rate_error": (("step",), best[..., 1]),
+        "maximal_rate": ((), edges[:, 0]), "maximal_rate_error": ((), edges[:, 1]),
+        "test_loss": (("step",), np.stack([one.losses[:, rows].min(axis=0) for one in searches])),
     }  # fmt: skip
-    return fields, slope
 
 
 def drift_of(points: np.ndarray, best: np.ndarray, spread: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -276,13 +276,22 @@ def _bracketed(searches: list[RateSearch], rtol: float) -> dict[str, Check]:
     }
 
 
+def _spectrum(problem: Problem, sought: RateSearch) -> dict[str, Check]:
+    """How well the rule for a long spectrum, made for a rate of one, serves the largest stable rate."""
+    if problem.modes is None or problem.teacher.spectrum is None:
+        return {}
+    eigenvalues, powers = problem.teacher.spectrum[:2]
+    longest = max(1.0, sought.edge[0]) * problem.training.steps
+    return {"spectrum": Check(error_of(problem.modes, eigenvalues, powers, longest), SPECTRUM_LIMIT)}
+
+
 def _certificate(
     theory: str,
     problems: list[Problem],
     searches: list[RateSearch],
     options: dict[str, Any],
     start: float,
-    bracketed: dict[str, Check],
+    measured: dict[str, Check],
     diagnostics: dict[str, Any] | None = None,
 ) -> Certificate:
     residual = float(np.max([mismatch(*pair) for pair in zip(problems, searches, strict=True)]))
@@ -290,10 +299,10 @@ def _certificate(
     notes: tuple[str, ...] = (
         (f"{n_diverged} of {n_runs} runs diverged: their losses are infinite",) if n_diverged else ()
     )
-    if bracketed and not bracketed["unbracketed"].met:
+    if "unbracketed" in measured and not measured["unbracketed"].met:
         notes += ("an optimum or a largest stable rate lies at the end of the rates: it is a bound; widen `rates`",)
     return Certificate(
-        theory=theory, checks={"residual": check_residual(residual), **bracketed}, steps=problems[0].training.steps,
+        theory=theory, checks={"residual": check_residual(residual), **measured}, steps=problems[0].training.steps,
         wall_time=time.perf_counter() - start, notes=notes,
         options={name: value for name, value in options.items() if value is not None},
         diagnostics={"runs": n_runs, "diverged": n_diverged, **(diagnostics or {})},

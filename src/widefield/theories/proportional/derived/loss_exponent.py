@@ -14,7 +14,7 @@ from widefield.question.network import Network
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
 from widefield.theories.proportional.problem import check_training, pose
-from widefield.theories.proportional.training_curves import check_residual, note_on_divergence, train
+from widefield.theories.proportional.training_curves import TrainingCurves, check_residual, note_on_divergence, train
 
 EXACT_MODES = 2000  # beyond, eigenvalues are gathered in bins that are this fine:
 BIN = 1.02
@@ -64,7 +64,7 @@ def loss_exponent(
     rtol = checks.tolerance("rtol", rtol, 1e-10)
     teacher = Teacher(spectrum=power_law(a, beta))
     curves = train(pose(network, teacher, replace(training, centered=True), theory="loss_exponent"), progress)
-    loss, stop = curves.curves["test_loss"][:, 0], curves.diverged_at
+    loss = curves.curves["test_loss"][:, 0]
     ends, slopes = octaves(loss)
     change = abs(slopes[-1] - slopes[-2])
     fields = {
@@ -72,16 +72,22 @@ def loss_exponent(
         "depth_exponent": ((), exponent_of(network.depth, beta)), "printed_exponent": ((), exponent_of(1, beta)),
         "lazy_exponent": ((), beta),
     }  # fmt: skip
-    certificate = Certificate(
-        theory="loss_exponent", steps=training.steps, wall_time=time.perf_counter() - start,
-        checks={"residual": check_residual(curves.residual), "error": Check(change / abs(slopes[-1]), rtol)},
-        failure=None if stop is None else Status.diverged,
-        notes=curves.notes if stop is None else (*curves.notes, note_on_divergence(stop)),
-        diagnostics={} if stop is None else {"diverged_at_step": stop},
-        options={"source": beta, "capacity": a, "rtol": rtol},
-    )  # fmt: skip
+    certificate = _certificate(curves, training, change / abs(slopes[-1]), rtol, start, {"source": beta, "capacity": a})
     coords = {"octave_end": ("octave", ends)}
     return make_solution(fields, certificate, network, teacher=teacher, training=training, coords=coords, throw=throw)
+
+
+def _certificate(
+    curves: TrainingCurves, training: Training, error: float, rtol: float, start: float, options: dict[str, float]
+) -> Certificate:
+    stop = curves.diverged_at
+    return Certificate(
+        theory="loss_exponent", steps=training.steps, wall_time=time.perf_counter() - start,
+        checks={"residual": check_residual(curves.residual), "error": Check(error, rtol)},
+        failure=None if stop is None else Status.diverged,
+        notes=curves.notes if stop is None else (*curves.notes, note_on_divergence(stop)),
+        diagnostics={} if stop is None else {"diverged_at_step": stop}, options={**options, "rtol": rtol},
+    )  # fmt: skip
 
 
 def exponent_of(depth: int, source: float) -> float:

@@ -24,6 +24,12 @@ def compress(eigenvalues: np.ndarray, powers: np.ndarray, longest: float, rtol: 
     return Modes(target, power, covariance, weight), max(first, second)
 
 
+def error_of(modes: Modes, eigenvalues: np.ndarray, powers: np.ndarray, longest: float) -> float:
+    """The error of both rules on decays up to ``longest``, which may be another time than they were made for."""
+    rules = ((powers, modes.target, modes.power), (eigenvalues, modes.covariance, modes.weight))
+    return max(decay_error((eigenvalues, full), (nodes, weights), longest) for full, nodes, weights in rules)
+
+
 def gauss(nodes: np.ndarray, weights: np.ndarray, longest: float, rtol: float) -> tuple[np.ndarray, np.ndarray, float]:
     """The shortest rule that meets ``rtol`` on decays up to ``longest``; the measure itself where it is short enough."""
     nodes, weights = _merged(nodes, weights)
