@@ -19,6 +19,7 @@ import widefield as wf
 from widefield.theories.proportional.march import march
 from widefield.theories.proportional.march.compressed import BLOCK, RANK, marched
 from widefield.theories.proportional.problem import Problem, pose
+from widefield.theories.proportional.training_curves import train
 
 DEPTH, SHORT, LONG = 4, 100, 2000
 STEPS = (200, 400, 800, 1600)
@@ -211,14 +212,14 @@ def measure_long() -> dict[str, Any]:
 
 
 def measure_sweep() -> dict[str, float]:
-    """32 rates in one call of `wf.rate_sweep`, and one after the other with the compiled march."""
+    """32 rates in one call of `wf.rate_sweep`, and one after the other with the compiled march; both check one of them."""
     rates = np.geomspace(1e-3, 2e-2, N_RATES)
     with jax.enable_x64(True):
         runs = [posed(SHORT, rate=float(rate)) for rate in rates]
         compiled, parameters = core(runs[0]), [one.parameters for one in runs]
         net, options = wf.DNN(DEPTH, "linear"), {"rates": rates, "width_ratios": (WIDTH_RATIO,)}
         sweep = partial(wf.rate_sweep, net, TEACHER, training(SHORT), **options)
-        calls = {"one call": sweep, "separate": lambda: [compiled(p) for p in parameters]}
+        calls = {"one call": sweep, "separate": lambda: ([compiled(p) for p in parameters], train(runs[-1]))}
         seconds = {name: t["warm_seconds"] for name, t in fresh.times(calls, 5).items()}
         separate = np.stack([compiled(p) for p in parameters])
         return seconds | {"difference": float(np.abs(sweep().test_loss.values[0] - separate).max())}

@@ -286,6 +286,12 @@ def test_the_optimal_rate_is_the_best_and_the_maximal_one_the_edge():
     assert solution.certificate.diagnostics["diverged"] > 0
 
 
+def test_a_search_goes_on_until_its_tolerance_is_met():
+    fine = words.ask(wf.optimal_rate, wf.DNN(1, "linear"), steps=1, richness=0.0, centered=True, rtol=1e-5)
+    assert fine.certificate.error <= 1e-5 and fine.certificate.diagnostics["runs"] > 80
+    np.testing.assert_allclose(fine.optimal_rate.values[-1], 0.5, rtol=1e-5)
+
+
 def test_a_search_that_is_too_coarse_or_too_narrow_is_no_success():
     best = 0.05
     near = words.ask(wf.optimal_rate, NET, rates=best * np.geomspace(0.1, 30, 12), **OPTIMUM, throw=False)
@@ -381,6 +387,7 @@ def search(call, **changes):
             search("rate_transfer", over="depth", values=[1, 2], parameterization="ntk"),
             "`width_ratio` must be finite with parameterization='ntk'",
         ),
+        (search("rate_transfer", over="width", values=[1, 2], width_ratio=1.0), "`width_ratio` goes with over='depth'"),
         (search("optimal_rate", rates=[-1.0]), "`rates` must be positive"),
         (search("rate_sweep", rates=[0.1], width_ratios=[-1.0]), "`width_ratios` must be a list of positive numbers"),
         (

@@ -22,7 +22,7 @@ from widefield.theories.proportional.training_curves import check_residual
 PARAMETERIZATIONS = ("mup", "ntk")
 N_TIMES = 8
 FLAT = 0.1  # a drift below this, in powers of width or depth, counts as transfer
-SMALLEST_RTOL = 1e-3  # what the zooms reach
+SMALLEST_RTOL = 1e-5  # what the zooms reach
 SPECTRUM_LIMIT = 1e-6  # far below what moves a rate by SMALLEST_RTOL
 
 
@@ -51,7 +51,7 @@ def optimal_rate(
     stability; a parabola in the logarithm of the rate.
     Error: half the distance between the neighboring rates, for the largest stable rate the distance of the next one.
     ``error`` in the certificate is that of both at the last step, relative; its limit is ``rtol``, 1e-2 by default (the
-    search reaches 2e-3). Earlier times are not refined: their errors are those of the grid. An optimum at the end of the
+    search goes on until it is met). Earlier times are not refined: their errors are those of the grid. An optimum at the end of the
     rates, or a largest stable rate that none above it bounds, is counted as ``unbracketed``, its error is infinite, and
     the status is incomplete. ``residual`` is that of the best run, marched again; ``spectrum``, where there is one, the
     error of its Gauss rule at the largest stable rate (limit 1e-6).
@@ -60,7 +60,8 @@ def optimal_rate(
     """
     start = time.perf_counter()
     problem = _pose(network, teacher, training, "optimal_rate", width_ratio=width_ratio, width=width)
-    sought, rtol = search(problem, _rates(rates)), checks.tolerance("rtol", rtol, SMALLEST_RTOL)
+    rtol = checks.tolerance("rtol", rtol, SMALLEST_RTOL)
+    sought = search(problem, _rates(rates), rtol)
     rows = reported_steps(training.steps)
     fields: Fields = {name: (dims, value[0]) for name, (dims, value) in _rate_fields([sought], rows).items()}
     fields = {**fields, "sweep": (("rate", "step"), sought.losses[:, rows])}
@@ -108,22 +109,18 @@ def rate_transfer(
     points = _values(over, values, network)
     if len(set(points[np.isfinite(points)])) < 2:
         raise ValueError(f"`values` must hold at least two finite ones, or nothing can drift, got {values!r}.")
+    if over == "width" and width_ratio != np.inf:
+        raise ValueError(f"`width_ratio` goes with over='depth'; over='width' takes `values`, got {width_ratio!r}.")
     scaled = checks.flag("scaled_branch", scaled_branch)
     ask = _Family(network, teacher, training, parameterization, "rate_transfer")
     problems = [ask.wide(v) if over == "width" else ask.deep(v, width_ratio, scaled) for v in points]
-    searches = [search(problem, _rates(rates)) for problem in problems]
+    searches = [search(problem, _rates(rates), rtol) for problem in problems]
     rows, dim = reported_steps(training.steps), "width_ratio" if over == "width" else "depth"
     fields: Fields = {name: ((dim, *dims), value) for name, (dims, value) in _rate_fields(searches, rows).items()}
     drift, error = drift_of(points.astype(float), fields["optimal_rate"][1], fields["optimal_rate_error"][1])
     fields = {**fields, "drift": (("step",), drift), "drift_error": (("step",), error)}
-    options = {
-        "over": over,
-        "parameterization": parameterization,
-        "scaled_branch": scaled,
-        "rates": rates,
-        "rtol": rtol,
-    }
-    options |= {"width_ratio": width_ratio} if over == "depth" else {}
+    options = {"over": over, "parameterization": parameterization, "rates": rates, "rtol": rtol}
+    options |= {"width_ratio": width_ratio, "scaled_branch": scaled} if over == "depth" else {}
     certificate = _certificate(
         "rate_transfer", problems, searches, options, start, _bracketed(searches, rtol), _range_of_transfer(rows, drift)
     )

@@ -16,7 +16,7 @@ from widefield.theories.proportional.problem import Problem
 from widefield.theories.proportional.training_curves import check_memory, diverged_at, train
 
 N_RATES = 16  # in one call; a search takes several calls of this size, so that it compiles once
-N_ZOOMS = 4
+FEWEST_ZOOMS, MOST_ZOOMS = 4, 8  # each takes the optimum's error down by 2/9, that of the edge by 1/9
 N_EXTENSIONS = 6
 
 
@@ -72,6 +72,11 @@ class RateSearch:
         return int(np.argmin(self.losses[:, -1]))
 
     @property
+    def error(self) -> float:
+        """Of the best rate at the end and of the largest stable one, relative; infinite where one is not bracketed."""
+        return max(error / rate for rate, error in (self.best(-1), self.edge))
+
+    @property
     def edge(self) -> tuple[float, float]:
         """The largest stable rate and how far the next one is, which is not; infinitely far where there is none."""
         last = int(np.flatnonzero(self.stable)[-1]) if self.stable.any() else 0
@@ -102,13 +107,15 @@ class RateSearch:
         return RateSearch(all_rates, np.concatenate([self.losses, at_rates(problem, rates)])[first])
 
 
-def search(problem: Problem, rates: np.ndarray | None = None) -> RateSearch:
+def search(problem: Problem, rates: np.ndarray | None = None, rtol: float = 1.0) -> RateSearch:
     """Sweep a coarse grid, then closer ones around the best rate at the end and around the largest stable one."""
     if rates is not None:
         return RateSearch(rates, at_rates(problem, rates))
     grid = np.geomspace(1e-4, 10.0, N_RATES) / (problem.network.depth + 1)
     sought = _extended(problem, RateSearch(grid, at_rates(problem, grid)))
-    for _ in range(N_ZOOMS):
+    for zooms in range(MOST_ZOOMS):
+        if zooms >= FEWEST_ZOOMS and sought.error <= rtol:
+            break
         i, last = sought.lowest, int(np.flatnonzero(sought.stable)[-1])
         around_best = _between(sought.rates[max(i - 1, 0)], sought.rates[min(i + 1, len(sought.rates) - 1)])
         around_edge = _between(sought.rates[last], sought.rates[min(last + 1, len(sought.rates) - 1)])
