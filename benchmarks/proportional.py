@@ -16,9 +16,10 @@ from scaling import exponent
 from tables import met, table
 
 import widefield as wf
-from widefield.theories.proportional.long import BLOCK, RANK, parts
 from widefield.theories.proportional.march import march
-from widefield.theories.proportional.problem import Problem, problem
+from widefield.theories.proportional.march.compressed import BLOCK, RANK, marched
+from widefield.theories.proportional.problem import Problem, pose
+from widefield.theories.proportional.training_curves import train
 
 DEPTH, SHORT, LONG = 4, 100, 2000
 STEPS = (200, 400, 800, 1600)
@@ -29,19 +30,20 @@ N_RATES = 32
 KINDS = ("plain", "residual")
 HIDDEN = ("R_hr", "R_gu", "C_h", "C_g")
 RATE, LONG_RATE, BRANCH = 0.01, 0.002, DEPTH**-0.5
-PHYSICS: dict[str, Any] = {"richness": 1.0, "width_ratio": 1.0, "data_ratio": 2.0}
-UNSAID: dict[str, Any] = {
-    "batch_ratio": None, "label_noise": 0.0, "centered": False, "spectrum": None, "width": None, "batch": None,
-    "target_overlap": None,
-}  # fmt: skip
-# n × n matrices that one step reads, as the theory page counts them
+RICHNESS, WIDTH_RATIO, TEACHER = 1.0, 1.0, wf.Teacher(data_ratio=2.0)
+# n × n matrices that one step reads
 READ = {"layer": 12, "inputs": 15}
 
 
-def asked(steps: int, depth: int = DEPTH, *, residual: bool = False, rate: float | None = None) -> Problem:
-    """One run; the longer, the smaller its rate."""
+def training(steps: int, rate: float | None = None) -> wf.Training:
+    """The longer, the smaller its rate."""
+    return wf.Training(rate or RATE * min(1.0, 2 * SHORT / steps), steps, richness=RICHNESS)
+
+
+def posed(steps: int, depth: int = DEPTH, *, residual: bool = False, rate: float | None = None) -> Problem:
+    """One run."""
     net = wf.ResNet(depth, "linear", 1 / np.sqrt(depth)) if residual else wf.DNN(depth, "linear")
-    return problem(net, rate=rate or RATE * min(1.0, 2 * SHORT / steps), steps=steps, **PHYSICS, **UNSAID)
+    return pose(net, TEACHER, training(steps, rate), width_ratio=WIDTH_RATIO)
 
 
 def core(one: Problem):
@@ -50,9 +52,9 @@ def core(one: Problem):
     return lambda p: np.asarray(compiled(p))[: one.n_rows]
 
 
-def road(one: Problem) -> np.ndarray:
+def public_march(one: Problem) -> np.ndarray:
     """The march that the public call takes, without its check; the test loss."""
-    *_, (_, state) = parts(one.parameters, one.shape)
+    *_, (_, state) = marched(one.parameters, one.shape)
     assert state is not None
     return np.asarray(state.inputs.losses)[: one.n_rows, 0]
 
@@ -62,8 +64,8 @@ def strict(matrix: np.ndarray, rate: float) -> np.ndarray:
 
 
 def input_layer(X: dict[str, np.ndarray], rate: float) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Layer 0 of Section 1 of the theory page, whole matrices; and the test loss."""
-    g0, nu, alpha = (PHYSICS[name] for name in ("richness", "width_ratio", "data_ratio"))
+    """Eqs. (proportional.5) to (proportional.8), whole matrices; and the test loss."""
+    g0, nu, alpha = RICHNESS, WIDTH_RATIO, TEACHER.data_ratio
     eye, one = np.eye(len(X["C_D"])), np.ones((len(X["C_D"]), 1))
     K = X["R_gu"][0] / g0 + strict(X["C_g"][0], rate)
     H = np.linalg.inv(eye + K @ X["R_D"])
@@ -78,7 +80,7 @@ def input_layer(X: dict[str, np.ndarray], rate: float) -> tuple[dict[str, np.nda
 
 def kernels(X: dict[str, np.ndarray], rate: float, branch: float) -> tuple[list, list, list, list]:
     """A, B and the covariances of u, r of every layer."""
-    g0, nu = PHYSICS["richness"], PHYSICS["width_ratio"]
+    g0, nu = RICHNESS, WIDTH_RATIO
     ones = np.ones_like(X["C_D"])
     below, above = [X["C_h0"], *X["C_h"][:-1]], [*X["C_g"][1:], ones]
     strength = g0 * branch
@@ -90,11 +92,11 @@ def kernels(X: dict[str, np.ndarray], rate: float, branch: float) -> tuple[list,
 
 def layer_by_layer(A: list, B: list, below: list, above: list, branch: float) -> dict[str, np.ndarray]:
     """Plain networks: every layer is a system of its own."""
-    eye, found = np.eye(len(A[0])), []
+    eye, layers = np.eye(len(A[0])), []
     for a, b, C_u, C_r in zip(A, B, below, above, strict=True):
         F, E = np.linalg.inv(eye - a @ b), np.linalg.inv(eye - b @ a)
-        found.append((F @ a, E @ b, F @ (C_u + a @ C_r @ a.T) @ F.T, E @ (C_r + b @ C_u @ b.T) @ E.T))
-    return {name: np.stack(matrices) for name, matrices in zip(HIDDEN, zip(*found, strict=True), strict=True)}
+        layers.append((F @ a, E @ b, F @ (C_u + a @ C_r @ a.T) @ F.T, E @ (C_r + b @ C_u @ b.T) @ E.T))
+    return {name: np.stack(matrices) for name, matrices in zip(HIDDEN, zip(*layers, strict=True), strict=True)}
 
 
 def all_pairs(A: list, B: list, below: list, above: list, branch: float) -> dict[str, np.ndarray]:
@@ -138,7 +140,7 @@ def picard(steps: int, *, residual: bool, damping: float = 0.5, tolerance: float
 def measure_iteration(residual: bool) -> dict[str, float]:
     """Seconds of one march, compiled, and of the damped iteration to the same losses."""
     with jax.enable_x64(True):
-        one = asked(SHORT, residual=residual)
+        one = posed(SHORT, residual=residual)
         compiled, parameters = core(one), one.parameters
         seconds = fresh.times({"march": lambda: compiled(parameters)}, 20)["march"]["warm_seconds"]
         loss, sweeps = picard(SHORT, residual=residual)
@@ -149,31 +151,31 @@ def measure_iteration(residual: bool) -> dict[str, float]:
 
 def measure_depths() -> list[float]:
     """Warm seconds of marches over growing depths, residual."""
-    found = []
+    seconds = []
     with jax.enable_x64(True):
         for depth in DEPTHS:
-            one = asked(RESIDUAL_STEPS, depth, residual=True)
+            one = posed(RESIDUAL_STEPS, depth, residual=True)
             call = partial(core(one), one.parameters)
-            found.append(min(fresh.seconds(call) for _ in range(5)))
+            seconds.append(min(fresh.seconds(call) for _ in range(5)))
             jax.clear_caches()
-    return found
+    return seconds
 
 
 def measure_steps() -> list[float]:
     """Warm seconds of one run over growing steps."""
     with jax.enable_x64(True):
-        return [_warm(partial(road, asked(steps)), 5 if steps <= 400 else 2) for steps in STEPS]
+        return [_warm(partial(public_march, posed(steps)), 5 if steps <= 400 else 2) for steps in STEPS]
 
 
 def measure_dense() -> dict[str, float]:
     """Warm seconds of the dense march, and how far the compressed one is from it."""
     with jax.enable_x64(True):
-        one = asked(DENSE)
+        one = posed(DENSE)
         compiled = core(one)
         loss = compiled(one.parameters)
         return {
             "seconds": _warm(partial(compiled, one.parameters), 2),
-            "difference": float(np.abs(road(one) - loss).max() / loss.max()),
+            "difference": float(np.abs(public_march(one) - loss).max() / loss.max()),
         }
 
 
@@ -196,7 +198,8 @@ def measure_long() -> dict[str, Any]:
     before, speed = process_mb("VmRSS"), floors()
     wall = time.perf_counter()
     net = wf.DNN(DEPTH, "linear")
-    call = partial(wf.proportional, net, rate=LONG_RATE, steps=LONG, quantities=("test_loss",), **PHYSICS)
+    options = {"width_ratio": WIDTH_RATIO, "quantities": ("test_loss",)}
+    call = partial(wf.proportional, net, TEACHER, training(LONG, LONG_RATE), **options)
     seconds = fresh.seconds(call)
     wall = time.perf_counter() - wall
     peak = process_mb("VmHWM") - before
@@ -209,14 +212,14 @@ def measure_long() -> dict[str, Any]:
 
 
 def measure_sweep() -> dict[str, float]:
-    """32 rates in one call of `wf.rate_sweep`, and one after the other with the compiled march."""
+    """32 rates in one call of `wf.rate_sweep`, and one after the other with the compiled march; both check one of them."""
     rates = np.geomspace(1e-3, 2e-2, N_RATES)
     with jax.enable_x64(True):
-        runs = [asked(SHORT, rate=float(rate)) for rate in rates]
+        runs = [posed(SHORT, rate=float(rate)) for rate in rates]
         compiled, parameters = core(runs[0]), [one.parameters for one in runs]
-        width, rest = PHYSICS["width_ratio"], {name: v for name, v in PHYSICS.items() if name != "width_ratio"}
-        sweep = partial(wf.rate_sweep, wf.DNN(DEPTH, "linear"), rates=rates, steps=SHORT, width_ratios=(width,), **rest)
-        calls = {"one call": sweep, "separate": lambda: [compiled(p) for p in parameters]}
+        net, options = wf.DNN(DEPTH, "linear"), {"rates": rates, "width_ratios": (WIDTH_RATIO,)}
+        sweep = partial(wf.rate_sweep, net, TEACHER, training(SHORT), **options)
+        calls = {"one call": sweep, "separate": lambda: ([compiled(p) for p in parameters], train(runs[-1]))}
         seconds = {name: t["warm_seconds"] for name, t in fresh.times(calls, 5).items()}
         separate = np.stack([compiled(p) for p in parameters])
         return seconds | {"difference": float(np.abs(sweep().test_loss.values[0] - separate).max())}

@@ -9,14 +9,14 @@ import xarray as xr
 from scipy.integrate import quad
 
 import widefield as wf
-from widefield.answer.certificate import Certificate
+from widefield.answer.certificate import Certificate, Check
 from widefield.answer.solution import make_solution
 from widefield.compare import Comparison, equal_states, judge
 from widefield.measures import agrees, student_limit
 
 
 def solution(fields, theory="fake"):
-    return make_solution(fields, Certificate(theory), wf.DNN(depth=3), None)
+    return make_solution(fields, Certificate(theory, {"residual": Check(0.0, 1.0)}), wf.DNN(depth=3), None)
 
 
 def kernel(rng, n=6, rank=None):
@@ -274,6 +274,59 @@ def test_known_standard_errors_decide_without_replicates():
     assert not wf.compare(estimate(4.4, 0.4), exact).agrees
     assert "limit: normal" in str(wf.compare(exact, estimate(2.0, 0.4)))
     assert wf.compare(exact, estimate(4.4, 0.0)).agrees is None, "an error of zero everywhere is no error estimate"
+
+
+def off_by(size, error=None, stderr=None, n=None):
+    """A loss that is ``size`` off at its second entry, with the errors that it states; replicates with ``n``."""
+    value = np.array([1.0, 2.0 + size])
+    if n is not None:
+        return solution({"loss": (("replicate", "step"), value + 0.1 * np.random.default_rng(10).normal(size=(n, 2)))})
+    stated = {"loss_error": error, "loss_stderr": stderr}
+    fields = {name: (("step",), np.array([0.0, e])) for name, e in stated.items() if e is not None}
+    return solution({"loss": (("step",), value)} | fields)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_deterministic_error_decides_between_theories(swapped):
+    """What an error covers agrees, however small the rest; what it does not cover is infinitely unlikely."""
+    turn = (lambda *pair: pair[::-1]) if swapped else (lambda *pair: pair)
+    covered = wf.compare(*turn(off_by(0.0), off_by(0.3, error=0.31)))["loss"]
+    assert (covered.agrees, covered.z, covered.error, covered.n_entries) == (True, 0.0, 0.31, 2)
+    assert dict(covered.index) == {"step": 1}, "the largest difference is shown where all are covered"
+    missed = wf.compare(*turn(off_by(0.0), off_by(0.3, error=0.29)))["loss"]
+    assert missed.agrees is False and np.isinf(missed.z)
+    assert wf.compare(off_by(0.0, error=0.2), off_by(0.3, error=0.15)).agrees, "the errors of both sides add up"
+    assert not wf.compare(off_by(0.0, error=0.2), off_by(0.3, error=0.05)).agrees
+    assert wf.compare(off_by(0.0), off_by(0.3, error=0.0)).agrees is None
+
+
+def test_chance_and_deterministic_errors_are_both_seen():
+    """z = (|difference| − error)/standard error."""
+    row = wf.compare(off_by(0.0, error=0.1, stderr=0.03), off_by(0.3, error=0.05, stderr=0.04))["loss"]
+    assert (row.z, row.stderr, row.error) == (pytest.approx(3.0), pytest.approx(0.05), pytest.approx(0.15))
+    assert row.agrees and "(± 0.15)" in str(wf.compare(off_by(0.0, error=0.1, stderr=0.03), off_by(0.3, error=0.05)))
+    assert not wf.compare(off_by(0.0, error=0.1, stderr=0.03), off_by(0.3, stderr=0.01)).agrees
+
+
+def test_a_theory_with_an_error_meets_replicates():
+    trial = off_by(0.2, n=400)
+    assert not wf.compare(off_by(0.0), trial).agrees
+    assert wf.compare(off_by(0.0, error=0.2), trial).agrees
+    assert not wf.compare(off_by(0.0, error=0.1), trial).agrees, (
+        "an error half as large as the difference does not hide it"
+    )
+    mean = trial.loss.values.mean(axis=0)[1] - 2.0
+    row = wf.compare(off_by(0.0, error=0.1), trial)["loss"]
+    assert row.z == pytest.approx((mean - 0.1) / scipy.stats.sem(trial.loss.values[:, 1]))
+    single = solution({"loss": (("replicate", "step"), np.array([[1.0, 2.2]]))})
+    assert wf.compare(off_by(0.0, error=0.5), single).agrees is None, "one network says nothing about its chance"
+
+
+def test_errors_are_no_quantities_of_their_own():
+    """An error of something else is one."""
+    fields = {"rate": ((), 1.0), "rate_error": ((), 0.1), "test_error": ((), 0.3)}
+    table = wf.compare(solution(fields), solution(fields | {"rate_error": ((), 0.2)}))
+    assert [row.quantity for row in table] == ["rate", "test_error"]
 
 
 def test_unequal_widths_are_compared_at_equal_states():

@@ -150,12 +150,12 @@ def test_rates_and_exponents_are_drawn():
     cases = {
         "rate_sweep": (sweep, ("rate", "width_ratio"), [2]),
         "optimal_rate": (best | {"sweep": (("rate", "step"), np.ones((3, 3)))}, ("rate",), [2, 1]),
-        "transfer": (moved, ("depth",), [2, 2]),
+        "rate_transfer": (moved, ("depth",), [2, 2]),
         "loss_exponent": (slope, ("octave_end",), [1, 4]),
     }
     for name, (fields, known, n_lines) in cases.items():
         given = {key: coords[key] for key in known}
-        if name in ("optimal_rate", "transfer"):
+        if name in ("optimal_rate", "rate_transfer"):
             given["step"] = [1, 4, 12]
         figure = make_solution(fields, Certificate(name), wf.DNN(2), None, coords=given).plot()
         assert [len(ax.lines) for ax in panels_of(figure)] == n_lines, name

@@ -29,8 +29,9 @@ class Row:
 
     ``theory``, ``simulation`` and ``stderr`` (of their difference) are those of the entry ``index`` with the largest
     |z| (without standard errors: with the largest difference); ``z_rms`` and ``relative_error`` (of the mean,
-    Frobenius) are over all ``n_entries``. ``agrees`` says whether every |z| stays below ``limit``; None where nothing
-    has a standard error.
+    Frobenius) are over all ``n_entries``. ``error`` is what both may be off by without chance (zero where nothing is
+    stated); z counts only what the difference exceeds it by. ``agrees`` says whether every |z| stays below ``limit``; None
+    where nothing has an error of either kind.
     """
 
     quantity: str
@@ -45,6 +46,7 @@ class Row:
     agrees: bool | None
     n_entries: int
     n_replicates: int
+    error: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """The row as JSON-able data; an infinite number becomes the word ``"inf"`` or ``"-inf"``."""
@@ -62,7 +64,7 @@ class Comparison:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether every quantity with a standard error agrees; None where there is none."""
+        """Whether every quantity with an error agrees; None where there is none."""
         verdicts = [row.agrees for row in self.rows if row.agrees is not None]
         return all(verdicts) if verdicts else None
 
@@ -88,7 +90,7 @@ class Comparison:
 
     def _footer(self) -> str:
         if all(row.z is None for row in self.rows):
-            return "No replicates: relative errors only, at the entry of the largest difference."
+            return "No replicates and no stated errors: relative errors only, at the entry of the largest difference."
         n = max(row.n_replicates for row in self.rows)
         counted, limit = (f"{n} replicates; ", "Student") if n else ("", "normal")
         n_entries = sum(row.n_entries for row in self.rows)
@@ -103,13 +105,15 @@ def compare(
     """Set every quantity that ``theory`` and ``trial`` share side by side.
 
     ``trial`` is a simulation, whose fields have a leading ``replicate`` dim, or a second theory, for which there are
-    relative errors only. A field ``<name>_stderr`` of the theory, or of a trial without replicates, adds to the
-    standard error of ``<name>`` in quadrature. A simulation of unequal widths has ``<name>_diagonal`` at equal states
-    only: it is compared with the theory's equal states. Limits: the test knows sampling errors alone; a finite network
-    differs from an infinite one by O(1/width), which many replicates resolve.
+    relative errors only, unless errors are stated. Two kinds are, on either side: ``<name>_stderr``, by chance (of a
+    trial with replicates these take its place), adds to the standard error in quadrature; ``<name>_error``, the estimate
+    of a deterministic error, is taken off the size of the difference before it is scored, both sides' added. A simulation
+    of unequal widths has ``<name>_diagonal`` at equal states only: it is compared with the theory's equal states. Limits:
+    the test knows the errors that are stated; a finite network differs from an infinite one by O(1/width), which many
+    replicates resolve.
     """
-    found = {name: _match(name, theory, trial) for name in _names(theory)}
-    pairs = {name: pair for name, pair in found.items() if pair is not None}
+    matches = {name: _match(name, theory, trial) for name in _names(theory)}
+    pairs = {name: pair for name, pair in matches.items() if pair is not None}
     if not pairs:
         have = [", ".join(map(str, s.data.data_vars)) for s in (theory, trial)]
         raise ValueError(f"The two have no quantity in common: the first has {have[0]}; the second has {have[1]}.")
@@ -118,12 +122,13 @@ def compare(
 
 
 class Pair(NamedTuple):
-    """One labelled quantity to compare, and the standard errors that are ``known`` without replicates."""
+    """One labeled quantity to compare, standard errors ``known`` without replicates, and ``bounds`` of other errors."""
 
     quantity: str
     theory: "xr.DataArray"
     trial: "xr.DataArray"
     known: Sequence["xr.DataArray"] = ()
+    bounds: Sequence["xr.DataArray"] = ()
 
 
 def judge_all(pairs: Iterable[Pair], *, alpha: float = 1e-6) -> Comparison:
@@ -138,14 +143,15 @@ def judge(
     theory: "xr.DataArray",
     trial: "xr.DataArray",
     known: Sequence["xr.DataArray"] = (),
+    bounds: Sequence["xr.DataArray"] = (),
     *,
     alpha: float = 1e-6,
     n_tests: int | None = None,
 ) -> Row:
-    """The `Row` of one labelled quantity; ``trial`` may have a ``replicate`` dim.
+    """The `Row` of one labeled quantity; ``trial`` may have a ``replicate`` dim.
 
-    The ``known`` standard errors add in quadrature to that of the replicates; ``n_tests`` entries share ``alpha`` (by
-    default, those of this quantity). Limits: with replicates the limit is Student's even where most of the error is
+    The ``known`` standard errors add in quadrature to that of the replicates; the ``bounds`` of deterministic errors add
+    up and are taken off the difference; ``n_tests`` entries share ``alpha`` (by default, those of this quantity). Limits: with replicates the limit is Student's even where most of the error is
     known (then the normal one, which is smaller, would do).
     """
     if REPLICATE in theory.dims:
@@ -157,11 +163,14 @@ def judge(
     samples = samples if sampled else samples[None]
     n, mean = len(samples), samples.mean(axis=0)
     variance = sum((numbers_of(quantity, _like(theory, error)) ** 2 for error in known), np.zeros_like(exact))
+    allowed = sum((np.abs(numbers_of(quantity, _like(theory, error))) for error in bounds), np.zeros_like(exact))
     z = stderr = limit = None
-    if n > 1 or (variance.any() and not sampled):
+    if n > 1 or (not sampled and (variance.any() or allowed.any())):
         stderr = np.sqrt(variance + (standard_error(samples) ** 2 if n > 1 else 0.0))
-        z, limit = scores(exact, samples, stderr), student_limit(n if n > 1 else np.inf, n_tests or exact.size, alpha)
-    worst = np.unravel_index(int(np.argmax(np.abs(mean - exact if z is None else z))), exact.shape)
+        z = scores(exact, samples, stderr, allowed)
+        limit = student_limit(n if n > 1 else np.inf, n_tests or exact.size, alpha)
+    ranked = mean - exact if z is None or not z.any() else z
+    worst = np.unravel_index(int(np.argmax(np.abs(ranked))), exact.shape)
     return Row(
         quantity=quantity,
         index=tuple((str(d), _label(theory, d, i)) for d, i in zip(theory.dims, worst, strict=True)),
@@ -175,6 +184,7 @@ def judge(
         agrees=None if z is None or limit is None else bool(np.all(np.abs(z) <= limit)),
         n_entries=exact.size,
         n_replicates=n if sampled else 0,
+        error=float(allowed[worst]),
     )
 
 
@@ -194,9 +204,10 @@ def cells(row: Row) -> tuple[str, ...]:
     at = ", ".join(f"{dim} {value}" for dim, value in row.index)
     verdict = {None: "–", True: "yes", False: "no"}[row.agrees]
     error = "" if row.stderr is None else f" ± {row.stderr:.1g}"
+    bound = f" (± {row.error:.2g})" if row.error else ""
     score = "–" if row.z is None else f"{row.z:+.2f} ({row.limit:.1f})"
     rms = "–" if row.z_rms is None else f"{row.z_rms:.2f}"
-    values = f"{row.theory:.5g}", f"{row.simulation:.5g}{error}", score, rms, f"{row.relative_error:.1e}"
+    values = f"{row.theory:.5g}{bound}", f"{row.simulation:.5g}{error}", score, rms, f"{row.relative_error:.1e}"
     return row.quantity, at, *values, verdict
 
 
@@ -213,24 +224,29 @@ def _html_line(tag: str, parts: Iterable[str]) -> str:
 
 
 def _names(solution: Solution) -> list[str]:
-    """Fields that can be compared: numbers that are not themselves errors."""
-    numbers = (str(name) for name, value in solution.data.data_vars.items() if value.dtype.kind in "fiu")
-    return [name for name in numbers if not name.endswith("_stderr")]
+    """Fields that can be compared: numbers that are not themselves errors of others."""
+    numbers = [str(name) for name, value in solution.data.data_vars.items() if value.dtype.kind in "fiu"]
+    errors = {f"{name}_error" for name in numbers}
+    return [name for name in numbers if not name.endswith("_stderr") and name not in errors]
 
 
 def _match(name: str, theory: Solution, trial: Solution) -> Pair | None:
     """The theory's field ``name`` beside the trial's; beside its equal states, where the trial has only these."""
-    field, found = theory.data[name], trial.data.data_vars.get(name)
-    errors = [theory.data[f"{name}_stderr"]] if f"{name}_stderr" in theory.data else []
+    field, other = theory.data[name], trial.data.data_vars.get(name)
+    by_chance, bounds = _errors(theory, name, "_stderr"), _errors(theory, name, "_error")
     label = name
-    if found is None and {"state", "state_"} <= set(field.dims):
-        label, found = f"{name} (equal states)", trial.data.data_vars.get(f"{name}_diagonal")
-        field, errors = equal_states(field), [equal_states(error) for error in errors]
-    if found is None or {"path", "neuron"} & {*field.dims, *found.dims}:  # draws, not numbers to be equal
+    if other is None and {"state", "state_"} <= set(field.dims):
+        label, other = f"{name} (equal states)", trial.data.data_vars.get(f"{name}_diagonal")
+        field, by_chance, bounds = equal_states(field), [*map(equal_states, by_chance)], [*map(equal_states, bounds)]
+    if other is None or {"path", "neuron"} & {*field.dims, *other.dims}:  # draws, not numbers to be equal
         return None
-    if REPLICATE not in found.dims and f"{found.name}_stderr" in trial.data:
-        errors.append(trial.data[f"{found.name}_stderr"])
-    return Pair(label, field, found, errors)
+    if REPLICATE not in other.dims:
+        by_chance = by_chance + _errors(trial, str(other.name), "_stderr")
+    return Pair(label, field, other, by_chance, bounds + _errors(trial, str(other.name), "_error"))
+
+
+def _errors(solution: Solution, name: str, suffix: str) -> list["xr.DataArray"]:
+    return [solution.data[name + suffix]] if name + suffix in solution.data else []
 
 
 def _like(reference: "xr.DataArray", array: "xr.DataArray") -> "xr.DataArray":

@@ -63,13 +63,13 @@ def alignment(kernel: Any, other: Any) -> Any:
 
 
 def cka(kernel: Any, other: Any) -> Any:
-    r"""Centred kernel alignment (linear CKA): `alignment` of :math:`HKH` and :math:`HK'H`, :math:`H = 1 - 11^T/P`.
+    r"""Centered kernel alignment (linear CKA): `alignment` of :math:`HKH` and :math:`HK'H`, :math:`H = 1 - 11^T/P`.
 
     Invariant under rescaling of either kernel and under rotations and shifts of the features behind it. The last two
     axes are the matrix, leading axes broadcast.
     """
     first, second = _kernels(kernel, other)
-    return _cosine(_centred("kernel", first), _centred("other", second))
+    return _cosine(_centered("kernel", first), _centered("other", second))
 
 
 def mmd2(
@@ -124,10 +124,14 @@ def standard_error(samples: np.ndarray) -> np.ndarray:
     return samples.std(axis=0, ddof=1) / np.sqrt(len(samples))
 
 
-def scores(theory: np.ndarray, samples: np.ndarray, stderr: np.ndarray) -> np.ndarray:
+def scores(
+    theory: np.ndarray, samples: np.ndarray, stderr: np.ndarray, allowed: np.ndarray | float = 0.0
+) -> np.ndarray:
+    """Differences of the mean over their standard errors; ``allowed`` is taken off their size before."""
     rounding = ROUNDING * max(float(np.abs(theory).max()), float(np.abs(samples).max()))
     fixed = stderr * np.sqrt(len(samples)) <= rounding
     difference = samples.mean(axis=0) - theory
+    difference = np.copysign(np.maximum(np.abs(difference) - allowed, 0.0), difference)
     score = np.divide(difference, stderr, out=np.zeros_like(difference), where=~fixed)
     return np.where(fixed & (np.abs(difference) > rounding), np.copysign(np.inf, difference), score)
 
@@ -145,18 +149,18 @@ def _kernels(kernel: Any, other: Any) -> tuple[np.ndarray, np.ndarray]:
 def _cosine(first: np.ndarray, second: np.ndarray) -> Any:
     norms = np.linalg.norm(first, axis=(-2, -1)) * np.linalg.norm(second, axis=(-2, -1))
     if np.any(norms == 0):
-        raise ValueError("A kernel that is zero (after centring, for `cka`: constant) has no direction to compare.")
+        raise ValueError("A kernel that is zero (after centering, for `cka`: constant) has no direction to compare.")
     cosine = np.sum(first * second, axis=(-2, -1)) / norms
     return float(cosine) if np.ndim(cosine) == 0 else cosine
 
 
-def _centred(name: str, kernel: np.ndarray) -> np.ndarray:
-    centred = kernel - kernel.mean(axis=-1, keepdims=True)
-    centred = centred - centred.mean(axis=-2, keepdims=True)
-    left = np.linalg.norm(centred, axis=(-2, -1))
+def _centered(name: str, kernel: np.ndarray) -> np.ndarray:
+    centered = kernel - kernel.mean(axis=-1, keepdims=True)
+    centered = centered - centered.mean(axis=-2, keepdims=True)
+    left = np.linalg.norm(centered, axis=(-2, -1))
     if np.any(left <= ROUNDING * np.linalg.norm(kernel, axis=(-2, -1))):
-        raise ValueError(f"`{name}` is constant over the samples: nothing is left of it after centring.")
-    return centred
+        raise ValueError(f"`{name}` is constant over the samples: nothing is left of it after centering.")
+    return centered
 
 
 def _draws(name: str, samples: Any, unbiased: bool) -> np.ndarray:
@@ -210,7 +214,7 @@ def _pair_sum(x: np.ndarray, y: np.ndarray, length: float) -> float:
 
 
 def check_labels(quantity: str, theory: Any, trial: Any) -> None:
-    """Refuse labelled arrays whose dims, sizes or coordinates differ (``replicate`` aside)."""
+    """Refuse labeled arrays whose dims, sizes or coordinates differ (``replicate`` aside)."""
     if not (hasattr(theory, "dims") and hasattr(trial, "dims")):
         return
     dims = [tuple(d for d in array.dims if d != REPLICATE) for array in (theory, trial)]

@@ -7,9 +7,14 @@ import pytest
 
 import widefield as wf
 from tests import contracts
-from widefield.theories.proportional import sweep
-from widefield.theories.proportional.inputs import Source
-from widefield.theories.proportional.march import Parameters, Shape, buffer_sizes, march, segments
+from tests.proportional import words
+from tests.proportional.words import posed
+from widefield.theories.proportional import training_curves
+from widefield.theories.proportional.derived import rate_search
+from widefield.theories.proportional.march import Parameters, Shape, causal, march
+from widefield.theories.proportional.march.causal import buffer_sizes, segments
+from widefield.theories.proportional.march.isotropic import Source
+from widefield.theories.proportional.verification import residual
 
 NET = wf.DNN(2, "linear")
 PHYSICS = {"rate": 0.05, "steps": 8, "richness": 0.8, "width_ratio": 0.7, "data_ratio": 1.5, "label_noise": 0.2}
@@ -35,8 +40,8 @@ def arguments():
         yield tuple(map(jnp.asarray, (np.full(5, 0.05), 0.8, 1.4, 0.2, 0.7)))
 
 
-def ask(**changes):
-    return wf.proportional(NET, **PHYSICS | changes)
+def ask(network=NET, **changes):
+    return words.ask(wf.proportional, network, **PHYSICS | changes)
 
 
 def test_jit_is_plain(arguments):
@@ -85,18 +90,19 @@ def test_quantities():
 
 
 def test_memory_is_refused(monkeypatch):
-    from widefield.theories.proportional import run
-
-    monkeypatch.setattr(run, "memory_budget", lambda: 10**9)
+    monkeypatch.setattr(training_curves, "memory_budget", lambda: 10**9)
     with pytest.raises(MemoryError, match="The march needs about .* for 20002 × 20002 matrices at depth 2"):
         ask(steps=20000)
+    with pytest.raises(MemoryError, match="The march needs"):
+        words.ask(wf.rate_sweep, NET, rates=[0.1], steps=20000)
 
 
 def test_save_and_load(tmp_path):
-    solution = wf.proportional(wf.ResNet(3, "linear", 0.6), **PHYSICS)
+    solution = ask(wf.ResNet(3, "linear", 0.6))
     again = wf.load(solution.save(tmp_path / "p.nc"))
     assert again.data.identical(solution.data) and again.network == solution.network
     assert again.certificate == solution.certificate
+    assert str(again.teacher) == str(solution.teacher) and str(again.training) == str(solution.training)
 
 
 def test_single_precision():
@@ -127,11 +133,22 @@ def test_divergence_is_a_status_with_its_step():
         ({"rate": -0.1}, "`rate` must be positive and finite"),
         ({"label_noise": -0.1}, "`label_noise` must be a finite non-negative number"),
         ({"steps": 0}, "`steps` must be an integer of at least 1"),
-        ({"width": 100}, "`width` goes with `spectrum`; isotropic data take `width_ratio`"),
-        ({"spectrum": ([1.0], [1.0])}, "`data_ratio`: full-batch descent on structured data is not covered"),
-        ({"data_ratio": None, "spectrum": ([1.0], [1.0])}, "`spectrum` goes with `width=` and `batch=`"),
+        ({"width": 100}, "`width` goes with a `spectrum`; isotropic data take `width_ratio`"),
+        ({"spectrum": ([1.0], [1.0])}, "`data_ratio` does not go with a `spectrum` of single modes"),
+        ({"data_ratio": None, "spectrum": ([1.0], [1.0])}, "`spectrum` goes with `width=`"),
+        ({"data_ratio": None, "spectrum": ([1.0], [1.0]), "samples": 9}, "`samples` of the teacher is not covered"),
+        ({"spectrum": ([1.0], [1.0], [1.0])}, "`spectrum` of the teacher is not covered by proportional"),
+        ({"inputs": "same"}, "`inputs` of the teacher is not covered by proportional"),
+        ({"supervised": (-1,)}, "`supervised` of the teacher is not covered by proportional"),
+        ({"weight_decay": 0.1}, "`weight_decay` of the training is not covered by proportional"),
+        ({"momentum_time": 1.0}, "`momentum_time` of the training is not covered"),
+        ({"temperature": 0.1}, "`temperature` of the training is not covered"),
+        ({"loss": "logistic"}, "`loss` of the training is not covered"),
+        ({"batches": np.ones((8, 3))}, "`batches` of the training is not covered"),
+        ({"initial_scale": 2.0}, "`initial_scale` of the training is not covered"),
+        ({"rtol": 0.0}, "`rtol` must be a finite positive number"),
         ({"target_overlap": [[1.0, 2.0], [2.0, 1.0]]}, "`target_overlap` must be a symmetric matrix without negative"),
-        ({"depth_limit": True}, "`depth_limit` needs a ResNet"),
+        ({"infinite_depth": True}, "`infinite_depth` needs a ResNet"),
         ({"dtype": "float16"}, "`dtype` must be one of"),
         ({"quantities": "weights"}, "`quantities` must be one of"),
     ],
@@ -154,14 +171,19 @@ def test_bad_input(changes, message):
 )
 def test_networks_that_are_not_covered(network, message):
     with pytest.raises(ValueError, match=message):
-        wf.proportional(network, **PHYSICS)
+        ask(network)
+
+
+def test_nouns_are_asked_for():
+    with pytest.raises(ValueError, match="`teacher` must be a widefield.Teacher, got Training"):
+        wf.proportional(NET, wf.Training(0.1, 2), wf.Teacher())
+    with pytest.raises(ValueError, match="`training` must be a widefield.Training, got dict"):
+        wf.optimal_rate(NET, wf.Teacher(), {"rate": 0.1})
 
 
 def test_growing_buffers_change_nothing(monkeypatch):
-    from widefield.theories.proportional import march as module
-
     whole = ask()
-    monkeypatch.setattr(module, "SMALLEST", 5)
+    monkeypatch.setattr(causal, "SMALLEST", 5)
     assert buffer_sizes(10) == (5, 10) and buffer_sizes(30) == (5, 10, 20, 30)
     parts = ask()
     assert parts.residual < 1e-13
@@ -179,116 +201,204 @@ def _parameters():
 @pytest.mark.parametrize("name", ["error", "propagator", "test", "feature", "memory"])
 def test_the_residual_sees_a_wrong_matrix(name):
     """One entry of one matrix, changed by 1e-6."""
-    from widefield.theories.proportional.problem import problem
-    from widefield.theories.proportional.verify import residual
-
-    keys = {"batch_ratio", "centered", "spectrum", "width", "batch", "target_overlap"}
     with jax.enable_x64(True):
-        asked = problem(NET, **PHYSICS | dict.fromkeys(keys))
-        state = march(asked.parameters, asked.shape)
-        assert residual(asked, state, asked.n_rows) < 1e-13
+        problem = posed(NET, **PHYSICS)
+        state = march(problem.parameters, problem.shape)
+        assert residual(problem, state, problem.n_rows) < 1e-13
         matrix = getattr(state.inputs, name)
         at = (4, 0, 2) if matrix.ndim == 3 else (4, 2)
         wrong = state._replace(inputs=state.inputs._replace(**{name: matrix.at[at].add(1e-6)}))
-        assert residual(asked, wrong, asked.n_rows) > 1e-8
+        assert residual(problem, wrong, problem.n_rows) > 1e-8
 
 
 def test_a_depth_that_equals_the_buffer_is_no_time():
     """Six steps have buffers of eight rows: as many as there are layers."""
-    found = wf.proportional(wf.ResNet(8, "linear", 0.3), rate=0.02, steps=6, width_ratio=1.0)
-    assert found.residual < 1e-13
+    solution = words.ask(wf.proportional, wf.ResNet(8, "linear", 0.3), rate=0.02, steps=6, width_ratio=1.0)
+    assert solution.residual < 1e-13
 
 
 @pytest.mark.parametrize("n_modes", [10, 20])
 def test_as_many_modes_as_rows_are_no_time(n_modes):
     """Eight steps have buffers of ten rows."""
     k = np.arange(1.0, n_modes + 1)
-    found = wf.proportional(NET, rate=0.05, steps=8, spectrum=(k**-1.5, k**-2.0), width=20, batch=20)
-    assert found.residual < 1e-13
-    quiet = wf.proportional(NET, rate=0.05, steps=8, spectrum=(k**-1.5, k**-2.0))
-    assert quiet.residual < 1e-13 and np.all(quiet.test_loss[1:] < found.test_loss[1:])
+    physics = {"rate": 0.05, "steps": 8, "spectrum": (k**-1.5, k**-2.0)}
+    noisy = words.ask(wf.proportional, NET, **physics, width=20, batch=20)
+    assert noisy.residual < 1e-13
+    quiet = words.ask(wf.proportional, NET, **physics)
+    assert quiet.residual < 1e-13 and np.all(quiet.test_loss[1:] < noisy.test_loss[1:])
+
+
+SWEEP = {"rates": [0.02, 0.05, 9.0], "width_ratios": [0.5, 2.0], "steps": 8, "data_ratio": 1.5}
 
 
 def test_a_sweep_is_its_runs():
-    swept = wf.rate_sweep(NET, rates=[0.02, 0.05, 9.0], width_ratios=[0.5, 2.0], steps=8, data_ratio=1.5)
+    swept = words.ask(wf.rate_sweep, NET, **SWEEP)
     assert swept.test_loss.dims == ("width_ratio", "rate", "step")
-    one = wf.proportional(NET, rate=0.05, steps=8, data_ratio=1.5, width_ratio=2.0)
+    one = words.ask(wf.proportional, NET, rate=0.05, steps=8, data_ratio=1.5, width_ratio=2.0)
     np.testing.assert_allclose(swept.test_loss.sel(width_ratio=2.0, rate=0.05), one.test_loss, rtol=1e-12)
     assert np.isinf(swept.test_loss.sel(rate=9.0).values[:, -1]).all()
+    assert swept.certificate.diagnostics == {"runs": 6, "diverged": 2}
+    assert swept.notes == ("2 of 6 runs diverged: their losses are infinite",) and swept.residual < 1e-13
+
+
+def test_a_wrong_sweep_is_seen(monkeypatch):
+    """Losses a millionth off do not pass beside the march of one of them."""
+    right = rate_search.sweep
+    monkeypatch.setattr(rate_search, "sweep", lambda problems: right(problems) * (1 + 1e-6))
+    swept = words.ask(wf.rate_sweep, NET, **SWEEP, throw=False)
+    assert swept.status is wf.Status.inaccurate and 1e-7 < swept.residual < 2e-6
+
+
+def test_channels_are_averaged_in_a_sweep():
+    physics = {"steps": 8, "batch_ratio": 1.5, "target_overlap": [[1.0, 0.3], [0.3, 0.5]]}
+    swept = words.ask(wf.rate_sweep, NET, rates=[0.05], **physics)
+    one = words.ask(wf.proportional, NET, rate=0.05, **physics)
+    np.testing.assert_allclose(swept.test_loss[0, 0], one.test_loss.mean("output"), rtol=1e-12)
 
 
 def test_a_search_compiles_once():
-    sweep.losses.clear_cache()
-    found = wf.transfer(NET, over="width", values=[0.5, 2.0], steps=8, data_ratio=1.5)
-    assert sweep.losses._cache_size() == 1
-    assert found.optimal_rate.dims == ("width_ratio", "step")
+    rate_search.losses.clear_cache()
+    moved = words.ask(wf.rate_transfer, NET, over="width", values=[0.5, 2.0], steps=8, data_ratio=1.5)
+    assert rate_search.losses._cache_size() == 1
+    assert moved.optimal_rate.dims == ("width_ratio", "step")
+    assert moved.certificate.theory == "rate_transfer" and moved.certificate.error <= 1e-2
+    assert moved.teacher.data_ratio == 1.5 and moved.training.steps == 8
+
+
+OPTIMUM = {"steps": 8, "richness": 2.0, "width_ratio": 1.0}
 
 
 def test_the_optimal_rate_is_the_best_and_the_maximal_one_the_edge():
-    found = wf.optimal_rate(NET, steps=8, richness=2.0, width_ratio=1.0)
-    best, edge = found.optimal_rate.values[-1], float(found.maximal_rate)
+    solution = words.ask(wf.optimal_rate, NET, **OPTIMUM)
+    best, edge = solution.optimal_rate.values[-1], float(solution.maximal_rate)
 
     def loss(rate):
-        return wf.proportional(NET, rate=rate, steps=8, richness=2.0, width_ratio=1.0, throw=False).test_loss.values
+        return words.ask(wf.proportional, NET, rate=rate, **OPTIMUM, throw=False).test_loss.values
 
     assert loss(best)[-1] <= min(loss(0.97 * best)[-1], loss(1.03 * best)[-1])
-    above = edge + 2 * float(found.maximal_rate_error)
+    above = edge + 2 * float(solution.maximal_rate_error)
     assert loss(edge)[-1] < loss(edge)[0] and not loss(above)[-1] < loss(above)[0]
+    checks = solution.certificate.checks
+    assert checks["error"].value == max(
+        solution.optimal_rate_error.values[-1] / best, solution.maximal_rate_error.values / edge
+    )
+    assert checks["error"].limit == 1e-2 and checks["unbracketed"].value == 0 and solution.residual < 1e-13
+    assert solution.certificate.diagnostics["diverged"] > 0
+
+
+def test_a_search_goes_on_until_its_tolerance_is_met():
+    fine = words.ask(wf.optimal_rate, wf.DNN(1, "linear"), steps=1, richness=0.0, centered=True, rtol=1e-5)
+    assert fine.certificate.error <= 1e-5 and fine.certificate.diagnostics["runs"] > 80
+    np.testing.assert_allclose(fine.optimal_rate.values[-1], 0.5, rtol=1e-5)
+
+
+def test_a_search_that_is_too_coarse_or_too_narrow_is_no_success():
+    best = 0.05
+    near = words.ask(wf.optimal_rate, NET, rates=best * np.geomspace(0.1, 30, 12), **OPTIMUM, throw=False)
+    assert near.status is wf.Status.inaccurate and near.certificate.checks["unbracketed"].met
+    stable = words.ask(wf.optimal_rate, NET, rates=[0.001, 0.002], rtol=0.5, **OPTIMUM, throw=False)
+    assert stable.status is wf.Status.incomplete and stable.certificate.checks["unbracketed"].value == 2
+    assert np.isinf(stable.maximal_rate_error) and np.isinf(stable.optimal_rate_error[-1])
+    assert "lies at the end of the rates" in stable.notes[-1]
+    unstable = words.ask(wf.optimal_rate, NET, rates=[3.0, 5.0], **OPTIMUM, throw=False)
+    assert unstable.status is wf.Status.incomplete and unstable.certificate.diagnostics["diverged"] == 2
+    with pytest.raises(wf.SolveError, match="incomplete"):
+        words.ask(wf.optimal_rate, NET, rates=[3.0, 5.0], **OPTIMUM)
+
+
+def test_a_search_on_structured_data_knows_its_rule():
+    k = np.arange(1.0, 401)
+    solution = words.ask(wf.optimal_rate, NET, steps=8, richness=2.0, spectrum=(k**-1.5, k**-2.2), throw=False)
+    assert solution.status is wf.Status.success and 0 < solution.certificate.checks["spectrum"].value < 1e-6
 
 
 def test_lazy_regression_has_the_textbook_optimum():
     """One step on the population, lazy: the error is (1 − 2η)², zero at ½, below its start up to 1."""
-    found = wf.optimal_rate(wf.DNN(1, "linear"), steps=1, richness=0.0, centered=True)
-    np.testing.assert_allclose(found.optimal_rate.values[-1], 0.5, rtol=1e-3)
-    np.testing.assert_allclose(found.maximal_rate, 1.0, rtol=1e-3)
+    solution = words.ask(wf.optimal_rate, wf.DNN(1, "linear"), steps=1, richness=0.0, centered=True)
+    np.testing.assert_allclose(solution.optimal_rate.values[-1], 0.5, rtol=1e-3)
+    np.testing.assert_allclose(solution.maximal_rate, 1.0, rtol=1e-3)
 
 
 def test_transfer_in_the_rich_regime():
-    """Eq. 70: the largest stable rate grows as ν^{1−1/L} in NTK parameterisation, and is flat in μP."""
-    ask = lambda kind: wf.transfer(  # noqa: E731
-        wf.DNN(3, "linear"), over="width", values=[1.0, 4.0], steps=20, richness=4.0, parameterization=kind
-    )
-    slopes = {
-        kind: np.log(ask(kind).maximal_rate.values[1] / ask(kind).maximal_rate.values[0]) / np.log(4)
-        for kind in ("ntk", "mup")
-    }
-    assert abs(slopes["ntk"] - 2 / 3) < 0.06 and abs(slopes["mup"]) < 0.15
+    """Eq. 70: the largest stable rate grows as ν^{1−1/L} in NTK parameterization, and is flat in μP."""
+    physics = {"over": "width", "values": [1.0, 4.0], "steps": 20, "richness": 4.0}
+    kinds = ("ntk", "mup")
+    edges = [
+        words.ask(wf.rate_transfer, wf.DNN(3, "linear"), parameterization=k, **physics).maximal_rate for k in kinds
+    ]
+    ntk, mup = (np.log(edge.values[1] / edge.values[0]) / np.log(4) for edge in edges)
+    assert abs(ntk - 2 / 3) < 0.06 and abs(mup) < 0.15
 
 
 @pytest.mark.full
 def test_transfer_over_depth():
     """Constant branches: the optimum collapses. Scaled as 1/√L it settles."""
-    ask = lambda scaled: wf.transfer(  # noqa: E731
-        wf.ResNet(1, "linear", 1.25 if scaled else 1.0), over="depth", values=[2, 4, 8, 16], steps=12, width_ratio=1.0,
-        scaled_branch=scaled,
-    ).optimal_rate.values[:, -1]  # fmt: skip
-    constant, scaled = ask(False), ask(True)
+    physics = {"over": "depth", "values": [2, 4, 8, 16], "steps": 12, "width_ratio": 1.0}
+    constant, scaled = (
+        words.ask(wf.rate_transfer, wf.ResNet(1, "linear", branch), scaled_branch=scaled, **physics)
+        .optimal_rate.values[:, -1]
+        for branch, scaled in ((1.0, False), (1.25, True))
+    )  # fmt: skip
     assert constant[0] / constant[-1] > 1e4
     assert scaled[-2] / scaled[-1] < 1.5 and np.all(np.diff(np.log(scaled)) > np.log(0.4))
+
+
+def exponent(depth, **changes):
+    physics = {"source": 0.8, "capacity": 1.5, "rate": 0.3, "steps": 120, "richness": 0.0} | changes
+    _, training, rest = words.nouns(physics)
+    return wf.loss_exponent(wf.DNN(depth, "linear"), training, **rest)
 
 
 @pytest.mark.full
 def test_power_law_exponents():
     """Lazy: the source exponent. Rich: above the printed exponent, which does not know the depth."""
-    lazy = wf.loss_exponent(wf.DNN(1, "linear"), source=0.8, capacity=1.5, rate=0.3, steps=120, richness=0.0)
+    lazy = exponent(1)
     assert abs(lazy.exponent.values[-1] - 0.8) < 0.02
     assert float(lazy.depth_exponent) == float(lazy.printed_exponent)  # one hidden layer
-    deep = wf.loss_exponent(wf.DNN(3, "linear"), source=0.5, capacity=1.5, rate=0.01, steps=120, richness=4.0)
+    deep = exponent(3, source=0.5, rate=0.01, richness=4.0)
     assert deep.exponent.values[-1] > float(deep.printed_exponent) > 0.6
+
+
+def test_an_exponent_that_still_moves_is_no_success():
+    slope = exponent(1, steps=16, rtol=1e-4, throw=False)
+    change = float(slope.exponent_error / slope.exponent[-1])
+    assert slope.status is wf.Status.inaccurate and slope.certificate.error == pytest.approx(change)
+    assert exponent(1, steps=16).status is wf.Status.success
+    grown = exponent(1, steps=16, rate=30.0, throw=False)
+    assert grown.status is wf.Status.diverged and grown.certificate.diagnostics["diverged_at_step"] > 0
+
+
+def search(call, **changes):
+    return lambda: words.ask(getattr(wf, call), NET, steps=4, **changes)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: wf.transfer(NET, over="data", values=[1], steps=4), "`over` must be one of 'width', 'depth'"),
-        (lambda: wf.transfer(NET, over="width", values=[], steps=4), "`values` must be a list of positive numbers"),
-        (lambda: wf.transfer(NET, over="depth", values=[1.5], steps=4), "`values` must be whole numbers"),
+        (search("rate_transfer", over="data", values=[1]), "`over` must be one of 'width', 'depth'"),
+        (search("rate_transfer", over="width", values=[]), "`values` must be a list of positive numbers"),
+        (search("rate_transfer", over="depth", values=[1.5]), "`values` must be whole numbers"),
+        (search("rate_transfer", over="width", values=[1.0, np.inf]), "`values` must hold at least two finite ones"),
         (
-            lambda: wf.transfer(NET, over="width", values=[np.inf], steps=4, parameterization="ntk"),
+            search("rate_transfer", over="width", values=[1.0, 2.0, np.inf], parameterization="ntk"),
             "`values` must be finite with parameterization='ntk'",
         ),
-        (lambda: wf.optimal_rate(NET, steps=4, rates=[-1.0]), "`rates` must be positive"),
-        (lambda: wf.loss_exponent(NET, source=0.5, capacity=1.0, rate=0.1, steps=20), "`capacity` must exceed 1"),
+        (
+            search("rate_transfer", over="depth", values=[1, 2], parameterization="ntk"),
+            "`width_ratio` must be finite with parameterization='ntk'",
+        ),
+        (search("rate_transfer", over="width", values=[1, 2], width_ratio=1.0), "`width_ratio` goes with over='depth'"),
+        (search("optimal_rate", rates=[-1.0]), "`rates` must be positive"),
+        (search("rate_sweep", rates=[0.1], width_ratios=[-1.0]), "`width_ratios` must be a list of positive numbers"),
+        (
+            search("rate_sweep", rates=[0.1], spectrum=([1.0], [1.0])),
+            "`spectrum` of the teacher is not covered by rate",
+        ),
+        (search("optimal_rate", rate=[0.1, 0.1, 0.2, 0.2]), "`rate` of the training is a schedule; optimal_rate looks"),
+        (search("optimal_rate", flow=True), "`flow` of the training is not covered by optimal_rate"),
+        (search("rate_sweep", rates=[0.1], weight_decay=0.1), "`weight_decay` .* is not covered by rate_sweep"),
+        (lambda: exponent(2, capacity=1.0, steps=20), "`capacity` must exceed 1"),
+        (lambda: exponent(2, flow=True), "`flow` of the training is not covered by loss_exponent"),
     ],
 )
 def test_bad_input_of_the_searches(call, message):

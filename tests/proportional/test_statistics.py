@@ -5,6 +5,7 @@ import pytest
 
 import widefield as wf
 from tests.proportional import oracle
+from tests.proportional.words import ask
 from tests.simulate.students import agrees
 
 STEPS = 8
@@ -15,7 +16,7 @@ COMMON = {"richness": 0.8, "rate": RATE, "steps": STEPS, "label_noise": 0.2, "wi
 CASES = {
     "gd": (wf.DNN(2, "linear"), {"data_ratio": 1.5}),
     "sgd": (wf.DNN(2, "linear"), {"batch_ratio": 1.5}),
-    "centred": (wf.DNN(2, "linear"), {"data_ratio": 1.5, "centered": True}),
+    "centered": (wf.DNN(2, "linear"), {"data_ratio": 1.5, "centered": True}),
     "widths": (wf.DNN(3, "linear", widths=(0.5, 1.0, 2.0)), {"data_ratio": 1.5}),
     "channels": (wf.DNN(2, "linear"), {"data_ratio": 1.5, "target_overlap": [[1.0, 0.3], [0.3, 0.5]]}),
     "residual": (wf.ResNet(3, "linear", 0.6), {"data_ratio": 1.5}),
@@ -24,9 +25,8 @@ CASES = {
 
 def trained(network, physics, dimension, replicates, seed):
     """Test and train losses (replicate, 2·rows) of networks."""
-    trial = wf.simulate.proportional(
-        network, dimension=dimension, replicates=replicates, seed=seed, **COMMON | physics, progress=False
-    )
+    words = COMMON | physics | {"dimension": dimension, "replicates": replicates, "seed": seed, "progress": False}
+    trial = ask(wf.simulate.proportional, network, **words)
     return rows(trial.test_loss.values, trial.train_loss.values)
 
 
@@ -50,9 +50,11 @@ def extrapolated(network, physics, dimensions, replicates, seed):
 def test_theory_meets_trained_networks(name):
     network, physics = CASES[name]
     samples = extrapolated(network, physics, (60, 120), 300, seed=11)
-    assert agrees(predicted(wf.proportional(network, **COMMON | physics)), samples)
+    assert agrees(predicted(ask(wf.proportional, network, **COMMON | physics)), samples)
     wrong = COMMON | physics | {"width_ratio": 0.6}
-    assert not agrees(predicted(wf.proportional(network, **wrong)), samples), "a width that is 15 % off must be seen"
+    assert not agrees(predicted(ask(wf.proportional, network, **wrong)), samples), (
+        "a width that is 15 % off must be seen"
+    )
 
 
 @pytest.mark.full
@@ -60,10 +62,10 @@ def test_theory_meets_trained_networks(name):
 def test_theory_meets_larger_networks(name):
     network, physics = CASES[name]
     samples = extrapolated(network, physics, (200, 400), 800, seed=23)
-    assert agrees(predicted(wf.proportional(network, **COMMON | physics)), samples)
+    assert agrees(predicted(ask(wf.proportional, network, **COMMON | physics)), samples)
     # without its initial function a network depends little on its width
-    wrong = COMMON | physics | ({"rate": 1.1 * RATE} if name == "centred" else {"width_ratio": 0.665})
-    assert not agrees(predicted(wf.proportional(network, **wrong)), samples), (
+    wrong = COMMON | physics | ({"rate": 1.1 * RATE} if name == "centered" else {"width_ratio": 0.665})
+    assert not agrees(predicted(ask(wf.proportional, network, **wrong)), samples), (
         "a width 5 % or a rate 10 % off must be seen"
     )
 
@@ -73,7 +75,7 @@ def test_printed_equations_are_rejected(mistake, richness):
     """The literal "t' < t" of the responses, and ηγ0 C_g in the error (right at richness 1): finite networks decide."""
     network, physics = CASES["gd"][0], CASES["gd"][1] | {"richness": richness, "rate": 0.04}
     samples = extrapolated(network, physics, (60, 120), 300, seed=11)
-    assert agrees(predicted(wf.proportional(network, **COMMON | physics)), samples)
+    assert agrees(predicted(ask(wf.proportional, network, **COMMON | physics)), samples)
     literal = oracle.solve(
         steps=STEPS, depth=2, rate=0.04, richness=richness, width=0.7, data=1.5, noise=0.2, mistake=mistake
     )
@@ -83,7 +85,7 @@ def test_printed_equations_are_rejected(mistake, richness):
 def test_the_error_falls_with_the_dimension():
     """Single networks scatter around the theory as 1/√D."""
     network, physics = CASES["gd"]
-    theory = predicted(wf.proportional(network, **COMMON | physics))
+    theory = predicted(ask(wf.proportional, network, **COMMON | physics))
     spread = [np.std(trained(network, physics, d, 200, seed=d) / theory - 1, axis=0) for d in (50, 200)]
     ratio = spread[0][-1] / spread[1][-1]
     assert 1.6 < ratio < 2.5
@@ -102,11 +104,11 @@ def test_power_law_data():
     small, large = (
         rows(*(getattr(trial, name).values for name in ("test_loss", "train_loss")))[..., :4]
         for trial in (
-            wf.simulate.proportional(network, width=n, batch=n, replicates=2400, seed=n, progress=False, **physics)
+            ask(wf.simulate.proportional, network, width=n, batch=n, replicates=2400, seed=n, progress=False, **physics)
             for n in (64, 128)
         )
     )
-    theory = lambda n: wf.proportional(network, width=n, batch=n, **physics).test_loss.values[ROWS]  # noqa: E731
+    theory = lambda n: ask(wf.proportional, network, width=n, batch=n, **physics).test_loss.values[ROWS]  # noqa: E731
     # theory and networks both depend on N = B: the difference is what is extrapolated
     samples = 2 * (large - theory(128)) - (small - theory(64))
     assert agrees(np.zeros(4), samples)
@@ -114,7 +116,7 @@ def test_power_law_data():
 
 
 def test_bias_is_the_overlap_of_independent_networks():
-    """Two runs share nothing but the target: their errors overlap in the bias (page, Sec. 2 item 7)."""
+    """Two runs share nothing but the target: their errors overlap in the bias."""
     rng = np.random.default_rng(5)
 
     def error(dimension):
@@ -129,7 +131,7 @@ def test_bias_is_the_overlap_of_independent_networks():
         return target - scale / (n * 0.8) * W.T @ w
 
     overlaps = {d: np.array([error(d) @ error(d) / d for _ in range(1200)]) for d in (40, 80)}
-    found = wf.proportional(wf.DNN(1, "linear"), **COMMON | {"data_ratio": 1.5})
+    theory = ask(wf.proportional, wf.DNN(1, "linear"), **COMMON | {"data_ratio": 1.5})
     samples = 2 * overlaps[80] - overlaps[40]
-    assert agrees(found.bias.values[4], samples[:, None])
-    assert not agrees(found.bias.values[4] + 0.2 * found.width_variance.values[4], samples[:, None])
+    assert agrees(theory.bias.values[4], samples[:, None])
+    assert not agrees(theory.bias.values[4] + 0.2 * theory.width_variance.values[4], samples[:, None])

@@ -24,7 +24,7 @@ PICTURES: dict[str, Callable[["Solution"], list[Panel]]] = {
     "simulate.proportional": proportional.pictures,
     "rate_sweep": proportional.rate_sweep,
     "optimal_rate": proportional.optimal_rate,
-    "transfer": proportional.transfer,
+    "rate_transfer": proportional.rate_transfer,
     "loss_exponent": proportional.loss_exponent,
     "dynamics": dynamics.pictures,
     "simulate.dynamics": dynamics.pictures,

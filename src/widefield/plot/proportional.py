@@ -21,16 +21,16 @@ PARTS = {"bias": "bias", "width_variance": "width", "data_variance": "data"}
 def pictures(solution: "Solution") -> list[Panel]:
     """Losses, the parts of the test loss, the kernel, correlations of the error: those that the solution has."""
     fields = solution.data.data_vars
-    found: list[Panel] = []
+    drawn: list[Panel] = []
     for names, title in ((LOSSES, "loss"), (PARTS, "parts of the test loss")):
         shown = {label: fields[name] for name, label in names.items() if name in fields and (fields[name] > 0).any()}
         if shown:
-            found.append(partial(_curves, fields=shown, title=title))
+            drawn.append(partial(_curves, fields=shown, title=title))
     if "kernel" in fields:
-        found.append(partial(_kernel, field=_one_output(fields["kernel"])))
+        drawn.append(partial(_kernel, field=_one_output(fields["kernel"])))
     if "error_correlation" in fields:
-        found.append(partial(_correlation, field=_one_output(fields["error_correlation"])))
-    return found
+        drawn.append(partial(_correlation, field=_one_output(fields["error_correlation"])))
+    return drawn
 
 
 def rate_sweep(solution: "Solution") -> list[Panel]:
@@ -48,7 +48,7 @@ def optimal_rate(solution: "Solution") -> list[Panel]:
     return [sweep, partial(_best, lines=best, dim="step", name="steps of training")]
 
 
-def transfer(solution: "Solution") -> list[Panel]:
+def rate_transfer(solution: "Solution") -> list[Panel]:
     """Best and largest stable rate against width or depth, and the drift against the training time."""
     dim = "depth" if "depth" in solution.data.dims else "width_ratio"
     name = "depth $L$" if dim == "depth" else r"width ratio $\nu$"
@@ -111,7 +111,8 @@ def _rates(ax: Axes, lines: dict[str, "xr.DataArray"], last: int, edge: float | 
 
 def _best(ax: Axes, lines: dict[str, tuple["xr.DataArray", "xr.DataArray"]], dim: str, name: str) -> None:
     for (label, (rate, error)), color in zip(lines.items(), SERIES, strict=False):
-        ax.errorbar(rate[dim], rate, error, color=color, marker="o", markersize=3.5, label=label)
+        known = error.where(np.isfinite(error))  # an optimum at the end of the rates has no error bar
+        ax.errorbar(rate[dim], rate, known, color=color, marker="o", markersize=3.5, label=label)
     ax.set(xscale="log", yscale="log", xlabel=name, ylabel="rate", title="best rate")
     _ticks(ax, next(iter(lines.values()))[0][dim].values)
     if any(lines):

@@ -1,7 +1,7 @@
-"""What is asked of the proportional limit, checked, and as the arrays of the march."""
+"""The question asked of the proportional limit, checked, and as the arrays of the march."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,125 +10,128 @@ import numpy as np
 from widefield.answer.boundary import working_dtype
 from widefield.question import checks
 from widefield.question.network import Network
-from widefield.theories.proportional.inputs import Source
-from widefield.theories.proportional.march import Parameters, Shape
-from widefield.theories.proportional.spectra import compress
-from widefield.theories.proportional.structured import Modes
+from widefield.question.teacher import Teacher
+from widefield.question.training import Training
+from widefield.theories.proportional.march.causal import Parameters, Shape
+from widefield.theories.proportional.march.gauss_rules import compress
+from widefield.theories.proportional.march.isotropic import Source
+from widefield.theories.proportional.march.structured import Modes
 
-Rate = float | np.ndarray | Callable[[int], float]
-MODES_RTOL = 1e-10
+MODES_RTOL = 1e-10  # of the Gauss rules that stand for long spectra
+NOT_COVERED = ("batches", "weight_decay", "momentum_time", "temperature", "loss", "initial_scale")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One training run. ``width`` is ν or N, ``batch`` α_B or B (infinite: population).
+    """A network, a teacher and a training with ``width``, which is ν, or N with a spectrum (then with ``modes``)."""
 
-    ``rates`` has one value per row of the march, which is one longer than what is reported: the kernel of the last step
-    shows in the row after it.
-    """
-
-    depth: int
-    branch: float | None
-    widths: tuple[float, ...]
+    network: Network
+    teacher: Teacher
+    training: Training
     width: float
-    data: float
-    batch: float
-    richness: float
-    rates: np.ndarray
-    label_noise: float
-    centered: bool
-    overlap: np.ndarray
     modes: Modes | None = None
     modes_error: float = 0.0
     dtype: str = "float64"
 
     @property
-    def updates(self) -> np.ndarray:
-        """The rate of every update."""
-        return self.rates[:-2]
+    def data(self) -> float:
+        """α, infinite unless the same data are used at every step."""
+        return self.teacher.data_ratio or np.inf
+
+    @property
+    def batch(self) -> float:
+        """α_B or B, infinite on the population."""
+        return self.teacher.batch_ratio or self.teacher.batch or np.inf
+
+    @property
+    def overlap(self) -> np.ndarray:
+        """Q, (channel, channel)."""
+        return np.eye(1) if self.teacher.target_overlap is None else self.teacher.target_overlap
+
+    @property
+    def widths(self) -> tuple[float, ...]:
+        """Relative widths of the layers."""
+        return tuple(self.network.relative_widths)
+
+    @property
+    def branch(self) -> float:
+        """β of a residual network, 1 in others."""
+        return 1.0 if self.network.branch is None else self.network.branch
+
+    @cached_property
+    def rates(self) -> np.ndarray:
+        """One rate per row of the march: one row more than is reported, since it shows the kernel of the last step."""
+        return np.append(self.training.rates, self.training.rates[-1:].repeat(2))
 
     @property
     def n_rows(self) -> int:
         """Rows that are reported: one before every update and one after the last."""
-        return len(self.rates) - 1
+        return self.training.steps + 1
 
     @property
     def shape(self) -> Shape:
         """What the march is compiled for."""
         return Shape(
-            n_steps=len(self.rates), depth=self.depth, n_channels=len(self.overlap), reused=bool(np.isfinite(self.data)),
-            residual=self.branch is not None, noisy=bool(np.isfinite(self.width) or np.isfinite(self.batch)),
+            n_steps=len(self.rates), depth=self.network.depth, n_channels=len(self.overlap),
+            reused=bool(np.isfinite(self.data)), residual=self.network.branch is not None,
+            noisy=bool(np.isfinite(self.width) or np.isfinite(self.batch)),
         )  # fmt: skip
 
     @property
     def parameters(self) -> Parameters:
         """Arrays of the march."""
         number = lambda value: jnp.asarray(value, self.dtype)  # noqa: E731
-        source = Source(number(self.label_noise), number(self.overlap), number(1 / self.data), number(1 / self.batch))
-        offset = 0.0 if self.centered else 1 / self.richness
+        noise, richness = self.teacher.label_noise, self.training.richness
+        source = Source(number(noise), number(self.overlap), number(1 / self.data), number(1 / self.batch))
+        offset = 0.0 if self.training.centered else 1 / richness
+        modes = None if self.modes is None else Modes(*map(number, self.modes))
         return Parameters(
-            number(self.rates), number(self.richness), number(offset), number(1 / self.width), number(self.widths), source,
-            number(1.0 if self.branch is None else self.branch),
-            None if self.modes is None else Modes(*map(number, self.modes)),
+            number(self.rates), number(richness), number(offset), number(1 / self.width), number(self.widths), source,
+            number(self.branch), modes,
         )  # fmt: skip
+
+    def at_rate(self, rate: float) -> "Problem":
+        """The same training with a constant rate."""
+        return replace(self, training=replace(self.training, rate=rate))
 
     def refined(self, factor: int) -> "Problem":
         """The same training time in ``factor`` times as many steps."""
-        updates = np.repeat(self.updates / factor, factor)
-        return replace(self, rates=np.append(updates, updates[-1:].repeat(2)))
+        rates = np.repeat(self.training.rates / factor, factor)
+        return replace(self, training=replace(self.training, rate=rates, steps=len(rates)))
 
     def deeper(self, depth: int) -> "Problem":
         """The residual network of ``depth`` layers with the same depth-scaled branch."""
-        assert self.branch is not None
-        branch = self.branch * np.sqrt(self.depth / depth)
-        return replace(self, depth=depth, branch=branch, widths=(1.0,) * depth)
+        branch = self.branch * np.sqrt(self.network.depth / depth)
+        return replace(self, network=replace(self.network, depth=depth, branch=branch, widths=self.widths[0]))
 
 
-def problem(
+def pose(
     network: Network,
+    teacher: Teacher,
+    training: Training,
     *,
-    width_ratio: float,
-    data_ratio: float | None,
-    batch_ratio: float | None,
-    richness: float,
-    rate: Rate,
-    steps: int,
-    label_noise: float,
-    centered: bool,
-    spectrum: Any,
-    width: float | None,
-    batch: float | None,
-    target_overlap: Any,
+    width_ratio: float = np.inf,
+    width: float | None = None,
     dtype: Any = "float64",
+    theory: str = "proportional",
 ) -> Problem:
-    """Check every argument of `widefield.proportional` and gather them."""
+    """The problem that a public call asks; ``ValueError`` names what ``theory`` does not cover."""
     _check_network(network)
-    steps = checks.integer("steps", steps, 1)
-    gamma = checks.nonnegative("richness", richness)
-    if gamma == 0 and not centered:
+    _check_teacher(teacher, theory)
+    check_training(training, theory)
+    dtype = working_dtype(dtype).name
+    ratio, count = checks.ratio("width_ratio", width_ratio), checks.ratio("width", width)
+    if teacher.spectrum is None:
+        if width is not None:
+            raise ValueError("`width` goes with a `spectrum`; isotropic data take `width_ratio`.")
+        return Problem(network, teacher, training, ratio or np.inf, dtype=dtype)
+    if ratio is not None or teacher.target_overlap is not None:
         raise ValueError(
-            "`richness` must be positive unless the network is centered: its initial function grows as 1/richness."
+            "A `spectrum` goes with `width=`, a number of neurons, and neither `width_ratio` nor `target_overlap`."
         )
-    updates = checks.schedule("rate", rate, steps)
-    rates = np.append(updates, updates[-1:].repeat(2))  # the two rows after the last update
-    if data_ratio is not None and batch_ratio is not None:
-        raise ValueError("Give `data_ratio` (full-batch descent) or `batch_ratio` (online descent), not both.")
-    structured = _structured(spectrum, width_ratio, data_ratio, batch_ratio, width, batch, target_overlap)
-    common: dict[str, Any] = {
-        "depth": network.depth, "branch": network.branch, "widths": tuple(network.relative_widths), "richness": gamma,
-        "rates": rates, "label_noise": checks.nonnegative("label_noise", label_noise), "centered": bool(centered),
-        "dtype": working_dtype(dtype).name,
-    }  # fmt: skip
-    if structured is not None:
-        modes, error = compress(*structured, longest=float(rates[:-2].sum()), rtol=MODES_RTOL)
-        return Problem(
-            width=_ratio("width", width), data=np.inf, batch=_ratio("batch", batch), overlap=np.eye(1), modes=modes,
-            modes_error=error, **common,
-        )  # fmt: skip
-    return Problem(
-        width=_ratio("width_ratio", width_ratio), data=_ratio("data_ratio", data_ratio),
-        batch=_ratio("batch_ratio", batch_ratio), overlap=_overlap(target_overlap), **common,
-    )  # fmt: skip
+    eigenvalues, powers = teacher.spectrum[:2]
+    modes, error = compress(eigenvalues, powers, longest=float(training.rates.sum()), rtol=MODES_RTOL)
+    return Problem(network, teacher, training, count or np.inf, modes, error, dtype)
 
 
 def _check_network(network: Any) -> None:
@@ -147,48 +150,26 @@ def _check_network(network: Any) -> None:
         raise ValueError("`network` must have no biases (bias_variance=0) in proportional.")
 
 
-def _ratio(name: str, value: Any) -> float:
-    """A positive number, or infinity where left out."""
-    if value is None or (np.ndim(value) == 0 and np.asarray(value).dtype.kind == "f" and np.isposinf(value)):
-        return np.inf
-    return checks.nonnegative(name, value, positive=True)
+def _check_teacher(teacher: Any, theory: str) -> None:
+    if not isinstance(teacher, Teacher):
+        raise ValueError(f"`teacher` must be a widefield.Teacher, got {type(teacher).__name__}.")
+    not_covered = {
+        "samples": (teacher.samples is not None, "structured data take a `batch` or the population"),
+        "spectrum": (teacher.spectrum is not None and len(teacher.spectrum) == 3, "give single modes, not a bulk"),
+        "inputs": (teacher.inputs != "first", "there is one input, at the first layer"),
+        "supervised": (teacher.supervised is not None, "labels belong to the last layer"),
+    }  # fmt: skip
+    for name, (given, instead) in not_covered.items():
+        if given:
+            raise ValueError(f"`{name}` of the teacher is not covered by {theory}: {instead}.")
 
 
-def _structured(
-    spectrum, width_ratio, data_ratio, batch_ratio, width, batch, overlap
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Eigenvalues and target powers, or None for isotropic data."""
-    if spectrum is None:
-        for name, value, instead in (("width", width, "width_ratio"), ("batch", batch, "batch_ratio")):
-            if value is not None:
-                raise ValueError(f"`{name}` goes with `spectrum`; isotropic data take `{instead}`.")
-        return None
-    if data_ratio is not None:
+def check_training(training: Any, theory: str) -> None:
+    """Refuse a training that the proportional limit does not cover."""
+    if not isinstance(training, Training):
+        raise ValueError(f"`training` must be a widefield.Training, got {type(training).__name__}.")
+    training.refuse(theory, *NOT_COVERED)
+    if training.richness == 0 and not training.centered:
         raise ValueError(
-            "`data_ratio`: full-batch descent on structured data is not covered; use `batch` or the population."
+            "`richness` must be positive unless the network is centered: its initial function grows as 1/richness."
         )
-    if np.isfinite(_ratio("width_ratio", width_ratio)) or batch_ratio is not None or overlap is not None:
-        raise ValueError(
-            "`spectrum` goes with `width=` and `batch=`, numbers of neurons and samples, instead of `width_ratio`, "
-            "`batch_ratio` and `target_overlap`."
-        )
-    if not isinstance(spectrum, tuple | list) or len(spectrum) != 2:
-        raise ValueError("`spectrum` must be a pair (eigenvalues, target powers).")
-    eigenvalues, _ = checks.real_array("spectrum[0]", spectrum[0], (1,), "the eigenvalues")
-    powers, _ = checks.real_array("spectrum[1]", spectrum[1], (1,), "the target powers")
-    if len(eigenvalues) != len(powers) or (eigenvalues <= 0).any() or (powers < 0).any() or not powers.any():
-        raise ValueError("`spectrum` must be positive eigenvalues and as many powers, none negative and not all zero.")
-    return eigenvalues, powers
-
-
-def _overlap(overlap: Any) -> np.ndarray:
-    if overlap is None:
-        return np.eye(1)
-    matrix, _ = checks.real_array("target_overlap", overlap, (2,), "overlaps (channel, channel)")
-    if (
-        matrix.shape[0] != matrix.shape[1]
-        or not np.allclose(matrix, matrix.T)
-        or np.linalg.eigvalsh(matrix)[0] < -1e-12
-    ):
-        raise ValueError("`target_overlap` must be a symmetric matrix without negative eigenvalues.")
-    return np.array(matrix)

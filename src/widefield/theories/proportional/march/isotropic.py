@@ -4,8 +4,8 @@ r"""The equations of the input layer: the error :math:`v`, the residuals :math:`
     v = w_* 1 - r - K h^0, \qquad h^0 = R_\Delta v + u, \qquad R_\Delta = 1 + \tfrac1\alpha R_{vu}R_\Delta,
 
 :math:`\mathrm{cov}\,u = C_\Delta/\alpha` with data that are used again and a fresh :math:`(C_v + \sigma^2)/\alpha_B` at
-every step without (then :math:`R_\Delta = 1`). Layer 0 of the theory page; Eqs. 13, 15, 65, 87 of Bordelon & Pehlevan
-(2025) with their errata. :math:`r` is the part of the network's function that its initial weights make,
+every step without (then :math:`R_\Delta = 1`). Eqs. (proportional.5) to (proportional.9), after Eqs. 13, 15, 65, 87 of
+Bordelon & Pehlevan (2025). :math:`r` is the part of the network's function that its initial weights make,
 :math:`K` the memory kernel.
 """
 
@@ -14,8 +14,17 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from widefield.theories.proportional.layers import correlate, weighted
-from widefield.theories.proportional.rows import Clock, against, beside, halves, own, put, put_symmetric, times
+from widefield.theories.proportional.march.layers import correlate, weighted
+from widefield.theories.proportional.march.rows import (
+    Clock,
+    against,
+    beside,
+    block_now,
+    halves,
+    put,
+    put_symmetric,
+    times,
+)
 
 TEST, TRAIN, BIAS, WIDTH, DATA = range(5)
 
@@ -95,7 +104,7 @@ def advance_fresh(state: Inputs, K: Array, source: Source, now: Clock) -> tuple[
     bias = mean_v @ source.overlap @ state.mean_error.T
     from_width, noise = times(v_r, state.initial, now), blocks(v_u, state.train)
     C_v = bias + against(beside(from_width, noise), state.error, now)
-    C_E = own(C_v, now) + source.label_noise * jnp.eye(now.n_channels, dtype=K.dtype)
+    C_E = block_now(C_v, now) + source.label_noise * jnp.eye(now.n_channels, dtype=K.dtype)
     state = state._replace(
         test=put_symmetric(state.test, now, C_v + _noise(source, now)),
         train=put(state.train, now, source.batch * 0.5 * (C_E + C_E.T)),
@@ -123,8 +132,8 @@ def _noise(source: Source, now: Clock) -> Array:
 
 def _losses(state: Inputs, C_v, C_D, mean_v, width, data, source: Source, now: Clock) -> Array:
     columns = (
-        jnp.diagonal(own(C_v, now)) + source.label_noise,
-        jnp.diagonal(own(C_D, now)),
+        jnp.diagonal(block_now(C_v, now)) + source.label_noise,
+        jnp.diagonal(block_now(C_D, now)),
         jnp.diagonal(mean_v @ source.overlap @ mean_v.T),
         width.sum(axis=1),
         data.sum(axis=1),

@@ -8,7 +8,7 @@ measured on decays :math:`e^{-\lambda\tau}` of all the times that training resol
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
 
-from widefield.theories.proportional.structured import Modes
+from widefield.theories.proportional.march.structured import Modes
 
 N_NODES = (24, 36, 54, 80, 120, 180)
 SLOWEST = 30.0  # decays are tested up to this many times the training time, in units where the kernel is one
@@ -22,6 +22,12 @@ def compress(eigenvalues: np.ndarray, powers: np.ndarray, longest: float, rtol: 
     target, power, first = gauss(eigenvalues, powers, longest, rtol)
     covariance, weight, second = gauss(eigenvalues, eigenvalues, longest, rtol)
     return Modes(target, power, covariance, weight), max(first, second)
+
+
+def error_of(modes: Modes, eigenvalues: np.ndarray, powers: np.ndarray, longest: float) -> float:
+    """The error of both rules on decays up to ``longest``, which may be another time than they were made for."""
+    rules = ((powers, modes.target, modes.power), (eigenvalues, modes.covariance, modes.weight))
+    return max(decay_error((eigenvalues, full), (nodes, weights), longest) for full, nodes, weights in rules)
 
 
 def gauss(nodes: np.ndarray, weights: np.ndarray, longest: float, rtol: float) -> tuple[np.ndarray, np.ndarray, float]:
@@ -48,7 +54,7 @@ def decay_error(full: tuple, few: tuple, longest: float) -> float:
 
 
 def lanczos_rule(nodes: np.ndarray, weights: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """The n-point Gauss rule of a discrete measure; every vector is orthogonalised twice against all before it."""
+    """The n-point Gauss rule of a discrete measure; every vector is orthogonalized twice against all before it."""
     basis = np.zeros((n, len(nodes)))
     diagonal, beside = np.zeros(n), np.zeros(n)
     vector = np.sqrt(weights)

@@ -1,41 +1,25 @@
 r"""The causal march: row :math:`t` of every correlation and response from the rows before it, once, without iteration.
 
-Order inside one step: :math:`g^L \dots g^1`, then :math:`v, \Delta, h^0`, then :math:`h^1 \dots h^L` (Sec. 1 of the theory
-page). Matrices live in buffers of static size that grow in segments, so that early steps do not pay for late ones.
+Order inside one step: :math:`g^L \dots g^1`, then :math:`v, \Delta, h^0`, then :math:`h^1 \dots h^L`,
+Eqs. (proportional.2) to (proportional.8). Matrices live in buffers of static size that grow in segments, so that early steps do not pay for late ones.
 
 Cost: a row of each matrix times a matrix, about 12 n² numbers read per layer and step (28 n² in residual networks). Long
-runs go on in `long`, where the same `step` acts on compressed matrices.
+runs go on in `compressed`, where the same `step` acts on compressed matrices.
 """
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from widefield.theories.proportional import residual
-from widefield.theories.proportional.inputs import Inputs, Source, advance_fresh, advance_reused, empty_inputs
-from widefield.theories.proportional.layers import (
-    Hidden,
-    correlate,
-    empty_hidden,
-    respond_backward,
-    respond_forward,
-)  # fmt: skip
-from widefield.theories.proportional.rows import (
-    Clock,
-    beside,
-    clock,
-    gradient_row,
-    halves,
-    input_row,
-    put_symmetric,
-    times_gradient,
-    times_input,
-)  # fmt: skip
-from widefield.theories.proportional.structured import Modes, Structured, advance_structured, empty_structured
+from widefield.theories.proportional.march import layers as plain_layers
+from widefield.theories.proportional.march import residual_layers, rows
+from widefield.theories.proportional.march.isotropic import Inputs, Source, advance_fresh, advance_reused, empty_inputs
+from widefield.theories.proportional.march.rows import Clock
+from widefield.theories.proportional.march.structured import Modes, Structured, advance_structured, empty_structured
 
 SMALLEST = 64  # rows of the first buffer; the next ones double (compilations count) …
 LARGE = 512
@@ -54,7 +38,7 @@ class Shape(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """Physical parameters, all differentiable. ``offset``: 0 for a centred network, 1/richness otherwise.
+    """Physical parameters, all differentiable. ``offset``: 0 for a centered network, 1/richness otherwise.
 
     ``rate`` has one value per step; ``inverse_width`` is 1/ν (or 1/N with structured data), ``widths`` the relative widths.
     """
@@ -73,7 +57,7 @@ class State(NamedTuple):
     """All matrices of a march."""
 
     inputs: Inputs | Structured
-    layers: Any  # a tuple of Hidden, or residual.Stack
+    layers: tuple[plain_layers.Hidden, ...] | residual_layers.Stack
 
 
 def march(parameters: Parameters, shape: Shape) -> State:
@@ -86,12 +70,12 @@ def segments(parameters: Parameters, shape: Shape) -> Iterator[tuple[int, State]
     """The march in parts: the number of rows so far, and the matrices in buffers of just that many rows."""
     state, start = None, 0
     for size in buffer_sizes(shape.n_steps):
-        state = (
-            jax.tree.map(jnp.copy, empty(parameters, shape, size))
-            if state is None
-            else _grown(state, parameters, shape._replace(n_steps=0), size)
-        )
-        state = _segment(parameters, state, shape._replace(n_steps=0), start, size)
+        any_length = shape._replace(n_steps=0)
+        if state is None:
+            state = jax.tree.map(jnp.copy, empty(parameters, shape, size))
+        else:
+            state = _grown(state, parameters, any_length, size)
+        state = _segment(parameters, state, any_length, start, size)
         start = size
         yield size, state
 
@@ -115,8 +99,8 @@ def empty(parameters: Parameters, shape: Shape, n_steps: int) -> State:
     else:
         inputs = empty_inputs(n, shape.n_channels, shape.reused, dtype)
     if shape.residual:
-        return State(inputs, residual.empty_stack(shape.depth, n, dtype))
-    return State(inputs, tuple(empty_hidden(n, dtype) for _ in range(shape.depth)))
+        return State(inputs, residual_layers.empty_stack(shape.depth, n, dtype))
+    return State(inputs, tuple(plain_layers.empty_hidden(n, dtype) for _ in range(shape.depth)))
 
 
 @partial(jax.jit, static_argnames=("shape", "n_steps"))
@@ -131,7 +115,7 @@ def _padded(path: tuple, new: jax.ShapeDtypeStruct, old: Array) -> Array:
     if has_sources(path):
         more = [(0, n - m) for n, m in zip(new.shape[:-1], old.shape[:-1], strict=True)]
         more.append((0, (new.shape[-1] - old.shape[-1]) // 2))
-        return beside(*(jnp.pad(half, more) for half in halves(old)))
+        return rows.beside(*(jnp.pad(half, more) for half in rows.halves(old)))
     return jnp.pad(old, [(0, n - m) for n, m in zip(new.shape, old.shape, strict=True)])
 
 
@@ -148,22 +132,22 @@ def _segment(parameters: Parameters, state: State, shape: Shape, start: int, sto
 def step(parameters: Parameters, shape: Shape, state: State, t: Array) -> State:
     """One row of every matrix."""
     inputs = state.inputs
-    now = clock(t, len(inputs.losses), shape.n_channels, inputs.losses.dtype)
+    now = rows.clock(t, len(inputs.losses), shape.n_channels, inputs.losses.dtype)
     n_steps = len(inputs.losses) // shape.n_channels
     weights = now.before * jnp.repeat(parameters.rate[:n_steps], shape.n_channels)
     layers, K, row = _backward(parameters, state, weights, now)
     inputs, response, C_h = _inputs(parameters, inputs, layers, K, row, now)
-    A = parameters.inverse_width / parameters.widths[-1] * times_input(response, parameters.offset, now)
-    A = A + parameters.richness * times_gradient(weights * C_h, parameters.richness, now)
+    A = parameters.inverse_width / parameters.widths[-1] * rows.times_input(response, parameters.offset, now)
+    A = A + parameters.richness * rows.times_gradient(weights * C_h, parameters.richness, now)
     return State(inputs, _forward(parameters, inputs, layers, A, C_h, weights, now))
 
 
 def _inputs(parameters: Parameters, inputs, layers, K: Array, row: Array, now: Clock):
     """The input layer driven by the first hidden one, whose row of C_d is ``row``."""
     a = parameters.widths
-    gradient = layers.gradient[0] if isinstance(layers, residual.Stack) else layers[0].gradient
-    initial = parameters.inverse_width * a[0] / a[-1] ** 2 * input_row(gradient, row, parameters.offset, now)
-    inputs = inputs._replace(initial=put_symmetric(inputs.initial, now, initial))
+    gradient = layers.gradient[0] if isinstance(layers, residual_layers.Stack) else layers[0].gradient
+    initial = parameters.inverse_width * a[0] / a[-1] ** 2 * rows.input_row(gradient, row, parameters.offset, now)
+    inputs = inputs._replace(initial=rows.put_symmetric(inputs.initial, now, initial))
     if isinstance(inputs, Structured):
         assert parameters.modes is not None
         return advance_structured(inputs, K, parameters.modes, parameters.source, now)
@@ -176,32 +160,15 @@ def _backward(parameters: Parameters, state: State, weights: Array, now: Clock):
     layers, gamma, a = state.layers, parameters.richness, parameters.widths
     c, n = now.unit.shape
     B = jnp.tile(jnp.eye(c, dtype=weights.dtype), (1, n // c)) * weights
-    if isinstance(layers, residual.Stack):
-        return residual.backward(layers, B, weights, gamma, parameters.branch, now)
-    done: list[Hidden] = []
-    row = B
-    for l in reversed(range(len(layers))):
-        ratio = a[l + 1] / a[l] if done else 1.0
-        pair, q = respond_backward(layers[l].pair, ratio * B, now)
-        C_u = layers[l - 1].feature if l else state.inputs.feature
-        row = correlate(q, pair.backward, C_u, done[0].gradient if done else None, now, (1.0, ratio))
-        done.insert(0, Hidden(pair, layers[l].feature, put_symmetric(layers[l].gradient, now, row)))
-        B = halves(q)[0] + weights * gradient_row(done[0].gradient, row, gamma, now)
-    return tuple(done), a[0] / a[-1] * B, row
+    if isinstance(layers, residual_layers.Stack):
+        return residual_layers.backward(layers, B, weights, gamma, parameters.branch, now)
+    layers, B, row = plain_layers.backward(layers, state.inputs.feature, B, weights, gamma, a, now)
+    return layers, a[0] / a[-1] * B, row
 
 
 def _forward(parameters: Parameters, inputs, layers, A: Array, C_h: Array, weights: Array, now: Clock):
     """Rows of the forward variables."""
     gamma, a = parameters.richness, parameters.widths
-    if isinstance(layers, residual.Stack):
-        return residual.forward(layers, A, C_h, weights, gamma, parameters.branch, now)
-    done: list[Hidden] = []
-    for l, layer in enumerate(layers):
-        last = l == len(layers) - 1
-        pair, p = respond_forward(layer.pair, A, now)
-        C_u = done[-1].feature if done else inputs.feature
-        C_r, ratio = (None, 1.0) if last else (layers[l + 1].gradient, a[l + 1] / a[l])
-        row = correlate(p, pair.forward, C_u, C_r, now, (1.0, ratio))
-        done.append(Hidden(pair, put_symmetric(layer.feature, now, row), layer.gradient))
-        A = halves(p)[1] + gamma * times_gradient(weights * row, gamma, now)
-    return tuple(done)
+    if isinstance(layers, residual_layers.Stack):
+        return residual_layers.forward(layers, A, C_h, weights, gamma, parameters.branch, now)
+    return plain_layers.forward(layers, inputs.feature, A, weights, gamma, a, now)

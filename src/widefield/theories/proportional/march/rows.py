@@ -2,10 +2,10 @@ r"""Two-time matrices that are filled row by row: what a row may read, and how i
 
 A matrix acts on functions of training time; with several channels an index is (step, channel), step first, and a "row" is
 the block of rows of one step. Backward variables are kept as :math:`d(0) = g(0)` and :math:`d(t) = (g(t) - g(0))/\gamma_0`:
-then nothing is divided by the richness and the lazy limit loses no digits.
+then nothing is divided by the richness and the lazy limit loses no digits, Eq. (proportional.16).
 
 Notation: :math:`g = M d` with :math:`M = 1e_0^T + \gamma_0(I - e_0e_0^T)`. What the input layer sees is
-:math:`N d = (g(t) - \text{centring})/\gamma_0`, with :math:`N = c\,1e_0^T + I - e_0e_0^T`: :math:`c` = 0 for a centred
+:math:`N d = (g(t) - \text{centering})/\gamma_0`, with :math:`N = c\,1e_0^T + I - e_0e_0^T`: :math:`c` = 0 for a centered
 network and :math:`1/\gamma_0` otherwise.
 """
 
@@ -14,14 +14,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from widefield.theories.proportional.blocks import (
-    Blocks,
-    against_rows,
-    first_rows,
-    row_times,
-    written,
-    written_symmetric,
-)  # fmt: skip
+from widefield.theories.proportional.march import blocks
+from widefield.theories.proportional.march.blocks import Blocks
 
 Matrix = Array | Blocks  # dense, or with its complete rows in factors
 
@@ -52,14 +46,14 @@ def clock(step: Array, n: int, n_channels: int, dtype) -> Clock:
 
 def times(rows: Array, matrix: Matrix, now: Clock) -> Array:
     """``rows`` times ``matrix``."""
-    return row_times(rows, matrix, now.row) if isinstance(matrix, Blocks) else rows @ matrix
+    return blocks.row_times(rows, matrix, now.row) if isinstance(matrix, Blocks) else rows @ matrix
 
 
 def against(rows: Array, matrix: Matrix, now: Clock) -> Array:
-    """``rows`` times the transpose of ``matrix``: as matrix–vector products, twenty times faster than XLA's on the CPU."""
-    if isinstance(matrix, Blocks):
-        return against_rows(rows, matrix, now.row)
-    return jnp.stack([matrix @ row for row in rows])
+    """``rows`` times the transpose of ``matrix``."""
+    return (
+        blocks.against_rows(rows, matrix, now.row) if isinstance(matrix, Blocks) else blocks.against_dense(rows, matrix)
+    )
 
 
 def halves(row: Array) -> tuple[Array, Array]:
@@ -76,7 +70,7 @@ def beside(first: Array, second: Array) -> Array:
 def put(matrix: Matrix, now: Clock, row: Array) -> Any:
     """``matrix`` with this step's rows."""
     if isinstance(matrix, Blocks):
-        return written(matrix, now.row, row)
+        return blocks.written(matrix, now.row, row)
     return lax.dynamic_update_slice_in_dim(matrix, row, now.row, axis=0)
 
 
@@ -84,21 +78,21 @@ def put_symmetric(matrix: Matrix, now: Clock, row: Array) -> Any:
     """``matrix`` with this step's rows and columns; ``row`` must vanish at later steps."""
     row = symmetric_row(row, now)
     if isinstance(matrix, Blocks):
-        return written_symmetric(matrix, now.row, row)
+        return blocks.written_symmetric(matrix, now.row, row)
     matrix = lax.dynamic_update_slice_in_dim(matrix, row.T, now.row, axis=1)
     return put(matrix, now, row)
 
 
 def symmetric_row(row: Array, now: Clock) -> Array:
-    """``row`` with a symmetric block at its own step."""
+    """``row`` with a symmetric block on the diagonal of time."""
     if now.n_channels == 1:
         return row
-    block = own(row, now)
+    block = block_now(row, now)
     return lax.dynamic_update_slice_in_dim(row, 0.5 * (block + block.T), now.row, axis=1)
 
 
-def own(row: Array, now: Clock) -> Array:
-    """The (channel, channel) block of a row at its own step."""
+def block_now(row: Array, now: Clock) -> Array:
+    """The (channel, channel) block of a row on the diagonal of time."""
     return lax.dynamic_slice_in_dim(row, now.row, now.n_channels, axis=1)
 
 
@@ -134,7 +128,7 @@ def _at_first(block: Array, n: int) -> Array:
 def _congruent(covariance: Matrix, row: Array, first: Array | float, rest: Array | float, now: Clock) -> Array:
     """The row of T C Tᵀ for T = first·1e₀ᵀ + rest·(1 − e₀e₀ᵀ), zero at later steps."""
     c = now.n_channels
-    origin = first_rows(covariance, c, now.row) if isinstance(covariance, Blocks) else covariance[:c]
+    origin = blocks.first_rows(covariance, c, now.row) if isinstance(covariance, Blocks) else covariance[:c]
     left = first * origin + jnp.where(now.step > 0, rest, 0.0) * row
     spread = jnp.tile(left[:, :c], (1, row.shape[1] // c))
     full = first * spread + rest * left * (1 - now.first)

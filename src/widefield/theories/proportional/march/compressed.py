@@ -1,10 +1,10 @@
 r"""The march over many steps: rows that are complete are compressed, and time grows more slowly than :math:`T^3`.
 
-Correlations and responses are smooth away from the diagonal. After each block of rows its earlier columns are factorised
+Correlations and responses are smooth away from the diagonal. After each block of rows its earlier columns are factorized
 (`blocks`) with an error below `ROUNDINGS` of the matrix' largest entry, whatever rank that takes: a matrix that is not
 smooth costs time, never digits. The rows themselves are kept as they were computed and returned.
 
-Plain networks; residual ones and structured data with noise take the dense march of `march`.
+Plain networks; residual ones and structured data with noise take the dense march of `causal`.
 """
 
 from collections.abc import Iterator
@@ -17,26 +17,35 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from widefield.theories.proportional.blocks import Blocks, CausalPast, SymmetricPast
-from widefield.theories.proportional.march import LARGE, Parameters, Shape, State, empty, has_sources, segments, step
+from widefield.theories.proportional.march.blocks import Blocks, CausalPast, SymmetricPast
+from widefield.theories.proportional.march.causal import (
+    LARGE,
+    Parameters,
+    Shape,
+    State,
+    empty,
+    has_sources,
+    segments,
+    step,
+)
 
 BLOCK = 128  # rows: at some thousand steps what is read whole and what is read through factors cost the same
 RANK, MORE = 16, 8  # of the first factors; added while it does not suffice
-ROUNDINGS = 1024  # of the largest entry, allowed to a factorisation; the rows themselves carry some hundred
+ROUNDINGS = 1024  # of the largest entry, allowed to a factorization; the rows themselves carry some hundred
 
 SYMMETRIC = ("initial", "test", "train", "feature", "gradient")
 CAUSAL = ("memory", "propagator")
 
 
-def parts(parameters: Parameters, shape: Shape) -> Iterator[tuple[int, State | None]]:
+def marched(parameters: Parameters, shape: Shape) -> Iterator[tuple[int, State | None]]:
     """One run: the number of rows so far, and the matrices at least in the end; compressed where that is there and pays."""
     plain = not shape.residual and (parameters.modes is None or not shape.noisy)
-    long = plain and shape.n_steps * shape.n_channels > 1.25 * LARGE
-    return (long_segments if long else segments)(parameters, shape)
+    many = shape.n_steps * shape.n_channels > 1.25 * LARGE
+    return (compressed_segments if plain and many else segments)(parameters, shape)
 
 
-def long_segments(parameters: Parameters, shape: Shape) -> Iterator[tuple[int, State | None]]:
-    """Like `march.segments`; there are matrices (NumPy, dense) with the last part only.
+def compressed_segments(parameters: Parameters, shape: Shape) -> Iterator[tuple[int, State | None]]:
+    """Like `causal.segments`; there are matrices (NumPy, dense) with the last part only.
 
     A march that has left all bounds ends there, later losses are infinite.
     """
@@ -112,7 +121,7 @@ class Record:
         if self.kind is SymmetricPast:
             self.rows[:start, start:stop] = values[:, 0, :start].T
 
-    def factorise(self, low: int, m: int, rank: int) -> None:
+    def factorize(self, low: int, m: int, rank: int) -> None:
         """Factors of the block whose first row is ``low``."""
         block = self.columns(0, low)[low : low + m].reshape(m, -1)
         self.factors.append(factors(block, ROUNDINGS * np.finfo(block.dtype).eps * self.largest, rank))
@@ -173,7 +182,7 @@ class Archive:
         for low in range(start, stop - self.m + 1, self.m):
             for record in self.records:
                 if record.kind:
-                    record.factorise(low, self.m, self._rank(record.kind))
+                    record.factorize(low, self.m, self._rank(record.kind))
 
     def _rank(self, kind: type) -> int:
         """Matrices of a kind share their rank: fewer compilations."""

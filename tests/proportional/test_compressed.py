@@ -5,31 +5,27 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from widefield.theories.proportional import long
-from widefield.theories.proportional.long import factors, long_segments, parts
-from widefield.theories.proportional.march import march
-from widefield.theories.proportional.problem import problem
-from widefield.theories.proportional.verify import residual
+from tests.proportional.words import ask, posed
+from widefield.theories.proportional.march import compressed, march
+from widefield.theories.proportional.march.compressed import compressed_segments, factors, marched
+from widefield.theories.proportional.verification import residual
 
 STEPS = 60
 K = np.arange(1.0, 61)
 RANDOM = 0.01 * np.random.default_rng(0).uniform(0.2, 1.5, 698)
-UNSAID = {
-    "richness": 0.8, "rate": 0.03, "width_ratio": np.inf, "label_noise": 0.0, "centered": False, "data_ratio": None,
-    "batch_ratio": None, "spectrum": None, "width": None, "batch": None, "target_overlap": None,
-}  # fmt: skip
+UNSAID = {"richness": 0.8, "rate": 0.03}
 NOISY = {"width_ratio": 0.7, "label_noise": 0.2}
 CASES = {
     "gd": NOISY | {"data_ratio": 1.5},
     "sgd, channels": NOISY | {"batch_ratio": 1.5, "target_overlap": [[1.0, 0.3], [0.3, 0.5]]},
     "structured": {"spectrum": (K**-1.5, K**-2.2), "centered": True},
 }
-LONG = {
+REGIMES = {
     "rich": {"richness": 3.0, "rate": 0.004, "data_ratio": 2.0},
     "edge of stability": {"richness": 1.0, "rate": 0.06, "data_ratio": 2.0},
     "few data": {"rate": 0.02, "data_ratio": 0.5},
     "few data, nothing left": {"rate": 0.02, "data_ratio": 0.5, "label_noise": 0.0},
-    "centred population": {"rate": 0.03, "centered": True, "label_noise": 0.0},
+    "centered population": {"rate": 0.03, "centered": True, "label_noise": 0.0},
     "lazy": {"richness": 0.0, "centered": True, "rate": 0.02, "data_ratio": 2.0},
     "any rates": {"rate": RANDOM, "data_ratio": 2.0},
     "sgd": {"rate": 0.01, "batch_ratio": 1.0},
@@ -37,79 +33,77 @@ LONG = {
 }
 
 
-def asked(steps, depth=2, **physics):
-    return problem(wf.DNN(depth, "linear"), steps=steps, **UNSAID | physics)
+def problem(steps, depth=2, **physics):
+    return posed(wf.DNN(depth, "linear"), steps=steps, **UNSAID | physics)
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Compression from 32 rows on, so that few steps see all of it."""
     for name, value in {"LARGE": 32, "BLOCK": 16, "RANK": 12}.items():
-        monkeypatch.setattr(long, name, value)
+        monkeypatch.setattr(compressed, name, value)
 
 
 def assert_is_dense(one, rtol):
     """Every matrix of both marches, relative to its largest entry."""
     with jax.enable_x64(True):
-        *_, (_, found) = long_segments(one.parameters, one.shape)
+        *_, (_, state) = compressed_segments(one.parameters, one.shape)
         wanted = march(one.parameters, one.shape)
-        assert residual(one, found, one.n_rows) < 1e-12 and residual(one, wanted, one.n_rows) < 1e-13
-        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        assert residual(one, state, one.n_rows) < 1e-12 and residual(one, wanted, one.n_rows) < 1e-13
+        for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(wanted), strict=True):
             if b.size:
                 np.testing.assert_allclose(a, b, rtol=0, atol=rtol * max(np.abs(b).max(), 1e-300))
 
 
 @pytest.mark.parametrize("name", ["gd", pytest.param("sgd, channels", marks=pytest.mark.full), "structured"])
 def test_the_compressed_march_is_the_dense_one(name, small_blocks):
-    assert_is_dense(asked(STEPS, depth=1 if name == "structured" else 2, **CASES[name]), 1e-12)
+    assert_is_dense(problem(STEPS, depth=1 if name == "structured" else 2, **CASES[name]), 1e-12)
 
 
 @pytest.mark.full
 def test_buffers_and_ranks_that_grow_change_nothing(small_blocks, monkeypatch):
-    monkeypatch.setattr(long, "RANK", 2)
-    assert_is_dense(asked(150, **CASES["gd"]), 1e-12)
+    monkeypatch.setattr(compressed, "RANK", 2)
+    assert_is_dense(problem(150, **CASES["gd"]), 1e-12)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", REGIMES)
 def test_the_compressed_march_is_the_dense_one_in_every_regime(name):
-    assert_is_dense(asked(698, depth=4, **NOISY | LONG[name]), 1e-10)
+    assert_is_dense(problem(698, depth=4, **NOISY | REGIMES[name]), 1e-10)
 
 
 def test_long_runs_are_compressed(monkeypatch):
     called = []
 
-    def road(one):
+    def start(one):
         with jax.enable_x64(True):
-            parts(one.parameters, one.shape)
+            marched(one.parameters, one.shape)
 
-    monkeypatch.setattr(long, "long_segments", lambda parameters, shape: called.append(shape.n_steps))
-    monkeypatch.setattr(long, "segments", lambda parameters, shape: None)
+    monkeypatch.setattr(compressed, "compressed_segments", lambda parameters, shape: called.append(shape.n_steps))
+    monkeypatch.setattr(compressed, "segments", lambda parameters, shape: None)
     for steps, physics in ((500, {}), (700, {}), (700, CASES["structured"]), (700, CASES["structured"] | {"batch": 9})):
-        road(asked(steps, **physics))
-    road(problem(wf.ResNet(3, "linear", 0.6), steps=700, **UNSAID))
+        start(problem(steps, **physics))
+    start(posed(wf.ResNet(3, "linear", 0.6), steps=700, **UNSAID))
     assert called == [702, 702]
 
 
 def test_the_certificate_sees_what_compression_loses(small_blocks, monkeypatch):
-    ask = lambda: wf.proportional(wf.DNN(2, "linear"), steps=STEPS, rate=0.03, richness=0.8, **CASES["gd"], throw=False)  # noqa: E731
-    assert ask().status is wf.Status.success
+    solve = lambda: ask(wf.proportional, wf.DNN(2, "linear"), steps=STEPS, **UNSAID, **CASES["gd"], throw=False)  # noqa: E731
+    assert solve().status is wf.Status.success
     for option, value in {"RANK": 1, "MORE": 1, "ROUNDINGS": 1e-5 / np.finfo(float).eps}.items():
-        monkeypatch.setattr(long, option, value)
-    coarse = ask()
+        monkeypatch.setattr(compressed, option, value)
+    coarse = solve()
     assert coarse.status is wf.Status.inaccurate and 1e-8 < coarse.residual < 1e-4
 
 
 def test_divergence_of_long_runs(small_blocks, monkeypatch):
     """Same step as in the dense march, though the compressed one stops when its numbers end."""
-    ask = lambda: wf.proportional(  # noqa: E731
-        wf.DNN(2, "linear"), steps=STEPS, rate=0.6, richness=0.8, **CASES["gd"], quantities=("test_loss",), throw=False
-    )
-    found = ask()
-    monkeypatch.setattr(long, "LARGE", 512)
-    wanted = ask()
-    assert found.status is wanted.status is wf.Status.diverged
-    np.testing.assert_array_equal(np.isfinite(found.test_loss), np.isfinite(wanted.test_loss))
+    words = UNSAID | CASES["gd"] | {"steps": STEPS, "rate": 0.6, "quantities": ("test_loss",), "throw": False}
+    short = ask(wf.proportional, wf.DNN(2, "linear"), **words)
+    monkeypatch.setattr(compressed, "LARGE", 512)
+    dense = ask(wf.proportional, wf.DNN(2, "linear"), **words)
+    assert short.status is dense.status is wf.Status.diverged
+    np.testing.assert_array_equal(np.isfinite(short.test_loss), np.isfinite(dense.test_loss))
 
 
 def test_factors_take_the_rank_that_they_need():

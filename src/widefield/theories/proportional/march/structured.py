@@ -1,4 +1,4 @@
-r"""The input layer for data with a spectrum: one transfer function per eigenvalue (Appendix E of the source).
+r"""The input layer for data with a spectrum: one transfer function per eigenvalue, Eq. (proportional.12).
 
 .. math::
     H_k = (1 + \lambda_k K)^{-1}, \quad
@@ -7,7 +7,7 @@ r"""The input layer for data with a spectrum: one transfer function per eigenval
 with :math:`\Sigma` the covariance of the initial function's part and :math:`E = \mathrm{diag}(C_v + \sigma^2)`; in
 :math:`C_h^0` every term has one :math:`\lambda_k` more and :math:`1-H_k` becomes :math:`H_k`. The first sum runs over the
 measure :math:`\sum_k\lambda_kw_k^2\delta_{\lambda_k}`, the others over :math:`\sum_k\lambda_k\delta_{\lambda_k}`; each
-measure may be given by its own nodes, so that long spectra need few (`widefield.theories.proportional.spectra`).
+measure may be given by its own nodes, so that long spectra need few (`gauss_rules`).
 """
 
 from typing import Any, NamedTuple
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from widefield.theories.proportional.inputs import Source
-from widefield.theories.proportional.rows import Clock, against, own, put, put_symmetric
+from widefield.theories.proportional.march.isotropic import Source
+from widefield.theories.proportional.march.rows import Clock, against, block_now, put, put_symmetric
 
 
 class Modes(NamedTuple):
@@ -70,7 +70,7 @@ def advance_structured(
     width, width_h, data = against(stacked.reshape(3, -1), state.transfer.reshape(n, -1), now)
     data = (data + pull) * _past(now)
     C_v = bias + width + data
-    E = source.batch * (own(C_v, now)[0, 0] + source.label_noise)
+    E = source.batch * (block_now(C_v, now)[0, 0] + source.label_noise)
     state = state._replace(noise=put(state.noise, now, E[None]))
     data_h = against((weight * H * state.noise).reshape(1, -1), state.transfer.reshape(n, -1), now)
     C_h = bias_h + width_h + data_h
@@ -83,7 +83,7 @@ def _past(now: Clock) -> Array:
 
 
 def _finish(state: Structured, parts, features, source: Source, now: Clock) -> Structured:
-    bias, width, data = (own(jnp.atleast_2d(part), now)[0, 0] for part in parts)
+    bias, width, data = (block_now(jnp.atleast_2d(part), now)[0, 0] for part in parts)
     test = bias + width + data + source.label_noise
     losses = put(state.losses, now, jnp.stack([test, test, bias, width, data])[None])
     C_v = sum(jnp.atleast_2d(part) for part in parts) + source.label_noise * _past(now)

@@ -1,6 +1,6 @@
-r"""The equations of the layers of a residual network, with a cost that grows as the depth (Sec. 1 of the theory page).
+r"""The equations of the layers of a residual network, with a cost that grows as the depth.
 
-Neighbouring layers are statistically dependent, but one direction at a time suffices (invariant embedding): with
+Neighboring layers are statistically dependent, but one direction at a time suffices (invariant embedding): with
 :math:`n^l` independent of :math:`m^l`,
 
 .. math::
@@ -8,8 +8,8 @@ Neighbouring layers are statistically dependent, but one direction at a time suf
 
 and what joins two layers are again pairs of linear equations: :math:`h^l = n^l + \Gamma^l g^l` with
 :math:`g^l = s + bB^lh^l` carries :math:`\Gamma, n` forward, :math:`g^{l+1} = m^{l+1} + \Omega^{l+1}h^{l+1}` with
-:math:`h^{l+1} = s' + bA^{l+1}g^{l+1}` carries :math:`\Omega, m` backward. Eq. 74 of Bordelon & Pehlevan (2025) without
-its responses between all pairs of layers.
+:math:`h^{l+1} = s' + bA^{l+1}g^{l+1}` carries :math:`\Omega, m` backward: Eqs. (proportional.13) to
+(proportional.15), Eq. 74 of Bordelon & Pehlevan (2025) without its responses between all pairs of layers.
 
 Notation: :math:`b` is the branch; :math:`A^{l+1} = R_{hr}^l + \eta\gamma_0 b\,C_h^{l<}`,
 :math:`B^l = R_{gu}^{l+1} + \eta\gamma_0 b\,C_g^{l+1<}`.
@@ -21,8 +21,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from widefield.theories.proportional.layers import Pair, correlate, empty_pair
-from widefield.theories.proportional.rows import Clock, beside, gradient_row, halves, symmetric_row, times_gradient
+from widefield.theories.proportional.march.layers import Pair, correlate, empty_pair
+from widefield.theories.proportional.march.rows import (
+    Clock,
+    beside,
+    gradient_row,
+    halves,
+    symmetric_row,
+    times_gradient,
+)
 
 
 class Stack(NamedTuple):

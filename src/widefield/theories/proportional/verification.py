@@ -1,7 +1,7 @@
 r"""Whether the matrices that are returned solve the equations, seen through random vectors.
 
 Each equation is put back as a whole, with NumPy, and applied to a few random vectors: O(T²) instead of O(T³), and a wrong
-entry shows in its row (Freivalds). The transformations of `rows` are built here anew.
+entry shows in its row (Freivalds). The transformations of `march.rows` are built here anew.
 
 A row's mismatch is compared with what its sums are made of, not with what is left of them: where training has converged
 :math:`C_v = P\,C\,P^T` vanishes by cancellation, and roundings of its terms are all that any sum of them can give. Hence
@@ -9,7 +9,7 @@ every vector carries a size, and a product :math:`Ax` has the size :math:`\sqrt{
 sign, as rounding errors are (Higham & Mary 2019).
 
 Rows may also be small without cancellation, after a decay. What feeds them is known to a fraction of the largest entries
-(`long`), so that `FLOOR` times the largest row so far counts as well.
+(`march.compressed`), so that `FLOOR` times the largest row so far counts as well.
 """
 
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from widefield.theories.proportional.layers import Pair
-from widefield.theories.proportional.march import State, has_sources
+from widefield.theories.proportional.march.causal import State, has_sources
+from widefield.theories.proportional.march.layers import Pair
+from widefield.theories.proportional.march.residual_layers import Stack
 from widefield.theories.proportional.problem import Problem
-from widefield.theories.proportional.residual import Stack
 
 N_PROBES = 3
-FLOOR = 0.01  # at run's tolerance 1e-12 of the largest row: what `long` may leave out of each of a few factors
+FLOOR = 0.01  # with the tolerance 1e-10, 1e-12 of the largest row: what compression may leave out of a few factors
 Matrix = Any  # NumPy where a JAX array stood
 
 
@@ -95,16 +95,16 @@ class Time:
 
     def gradient(self, d: Matrix) -> Matrix:
         """g = d(0) + γ d(t)."""
-        return self._mix(d, 1.0, self.problem.richness)
+        return self._mix(d, 1.0, self.problem.training.richness)
 
     def initial(self, d: Matrix) -> Matrix:
         """What the input layer sees of the backward variables, over γ."""
-        return self._mix(d, 0.0 if self.problem.centered else 1 / self.problem.richness, 1.0)
+        return self._mix(d, 0.0 if self.problem.training.centered else 1 / self.problem.training.richness, 1.0)
 
     def _mix(self, d: Matrix, first: float, rest: float) -> Matrix:
         later = (self.step > 0)[:, None]
-        held = first * self.ones @ d[: self.channels]
-        return held + (rest * later * d if isinstance(d, Vector) else np.where(later, rest * d, 0.0))  # not 0 · inf
+        constant = first * self.ones @ d[: self.channels]
+        return constant + (rest * later * d if isinstance(d, Vector) else np.where(later, rest * d, 0.0))  # not 0 · inf
 
 
 def congruent(transform, C: Matrix) -> Matrix:
@@ -172,7 +172,7 @@ def _losses(time: Time, inputs) -> Iterator[Equation]:
     """The curves are the diagonals, and the parts of the test loss add up."""
     problem = time.problem
     test, train, bias, width, data = (Vector.of(column[:, None]) for column in inputs.losses.T)
-    noise = Vector.of(np.full((time.n, 1), problem.label_noise))
+    noise = Vector.of(np.full((time.n, 1), problem.teacher.label_noise))
     squared = (
         ((inputs.mean_error @ problem.overlap) * inputs.mean_error).sum(axis=1)
         if problem.modes is None
@@ -213,7 +213,7 @@ def _first_response(time: Time, inputs):
 
 
 def _memory_response(time: Time, C_h: Matrix):
-    return lambda g: time.problem.richness * time.memory(C_h) @ time.gradient(g)
+    return lambda g: time.problem.training.richness * time.memory(C_h) @ time.gradient(g)
 
 
 def _readout(time: Time):
@@ -238,51 +238,35 @@ def _plain(time: Time, inputs, layers, probe: Probe) -> Iterator[Equation]:
 
 
 def _residual(time: Time, inputs, layers: Any, probe: Probe) -> Iterator[Equation]:
-    """The embedding of `residual`: Γ and Ω of every layer, and the pairs that carry them on."""
-    depth, u = len(layers.feature), probe[0]
-    b2 = (time.problem.branch or 1.0) ** 2
-    at = lambda pair, l: Pair(pair.forward[l], pair.backward[l])  # noqa: E731
+    """The embedding of Eqs. (proportional.14), (proportional.15): Γ and Ω of every layer, and the pairs that carry them on."""
+    depth, u, b2 = len(layers.feature), probe[0], time.problem.branch**2
     B_last, C_last = _readout(time)
+    C_g = [time.memory(congruent(time.gradient, layers.gradient[l])) for l in range(1, depth)]
+    B = [b2 * (R + C) for R, C in zip(layers.pair.backward[1:, :, 0], C_g, strict=True)]
+    Omega = [*(R + M for R, M in zip(layers.back.backward[:, :, 0], B, strict=True)), B_last]
+    C_r = [*layers.returned[:-1], C_last]
     Gamma = _first_response(time, inputs)
     yield layers.driven[0] @ u, [inputs.feature @ u]
     for l in range(depth):
-        B = None
-        if l + 1 < depth:
-            g_above = time.memory(congruent(time.gradient, layers.gradient[l + 1]))
-            B = b2 * (layers.pair.backward[l + 1, :, 0] + g_above)
-        Omega = B_last if B is None else layers.back.backward[l, :, 0] + B
-        yield from _solved(at(layers.pair, l), Gamma, lambda h, M=Omega: M @ h, probe)
-        C_r = C_last if B is None else layers.returned[l]
-        yield from _correlated(layers.feature[l], layers.pair.forward[l], layers.driven[l], C_r, u)
-        yield from _correlated(layers.gradient[l], layers.pair.backward[l], layers.driven[l], C_r, u)
-        if B is None:
-            return
-        Gamma = yield from _link(time, layers, l, Gamma, B, B_last, C_last, probe)
+        if l:
+            Gamma = yield from _link(time, layers, l - 1, Gamma, B[l - 1], Omega[l], C_r[l], probe)
+        pair = Pair(layers.pair.forward[l], layers.pair.backward[l])
+        yield from _solved(pair, Gamma, lambda h, M=Omega[l]: M @ h, probe)
+        yield from _correlated(layers.feature[l], pair.forward, layers.driven[l], C_r[l], u)
+        yield from _correlated(layers.gradient[l], pair.backward, layers.driven[l], C_r[l], u)
 
 
-def _link(time: Time, layers: Any, l: int, Gamma, B, B_last, C_last, probe: Probe):
-    """The two pairs that join layers l and l + 1; returns the next Γ."""
-    u, depth, b2 = probe[0], len(layers.feature), (time.problem.branch or 1.0) ** 2
-    later = _memory_response(time, layers.feature[l])
+def _link(time: Time, layers: Any, l: int, Gamma, B: Matrix, Omega: Matrix, M: Matrix, probe: Probe):
+    """The two pairs that join layers l and l + 1, of which ``Omega`` and ``M`` are; returns the next Γ."""
+    u, b2 = probe[0], time.problem.branch**2
+    feature, above, later = layers.feature[l], layers.gradient[l + 1], _memory_response(time, layers.feature[l])
     A = lambda g: b2 * (layers.pair.forward[l, :, 1] @ g + later(g))  # noqa: E731
-    last = l + 2 == depth
-    Omega = B_last if last else _omega(time, layers, l + 1)
     ahead, back = (Pair(pair.forward[l], pair.backward[l]) for pair in (layers.ahead, layers.back))
     yield from _solved(ahead, Gamma, lambda h: B @ h, probe)
     yield from _solved(back, A, lambda h: Omega @ h, probe)
-    above = layers.gradient[l + 1]
-    yield from _correlated(
-        layers.driven[l + 1], ahead.forward, layers.driven[l], b2 * above, u, b2 * layers.feature[l] @ u
-    )
-    M = C_last if last else layers.returned[l + 1]
-    yield from _correlated(layers.returned[l], back.backward, b2 * layers.feature[l], M, u, b2 * above @ u)
+    yield from _correlated(layers.driven[l + 1], ahead.forward, layers.driven[l], b2 * above, u, b2 * feature @ u)
+    yield from _correlated(layers.returned[l], back.backward, b2 * feature, M, u, b2 * above @ u)
     return lambda g: ahead.forward[:, 1] @ g + A(g)
-
-
-def _omega(time: Time, layers: Any, l: int) -> Matrix:
-    b2 = (time.problem.branch or 1.0) ** 2
-    above = layers.pair.backward[l + 1, :, 0] + time.memory(congruent(time.gradient, layers.gradient[l + 1]))
-    return layers.back.backward[l, :, 0] + b2 * above
 
 
 def _isotropic(time: Time, inputs, probe: Probe) -> Iterator[Equation]:
@@ -300,7 +284,7 @@ def _isotropic(time: Time, inputs, probe: Probe) -> Iterator[Equation]:
     yield v[:, 0] @ r + v[:, 1] @ u, [-r, -inputs.memory @ (h[:, 0] @ r + h[:, 1] @ u)]
     yield Vector.of(inputs.mean_error), [Vector.of(ones), -inputs.memory @ Vector.of(mean_h)]
     mean = lambda m: m @ (problem.overlap @ (m.T @ u))  # noqa: E731
-    noise = problem.label_noise * ones @ (ones.T @ u)
+    noise = problem.teacher.label_noise * ones @ (ones.T @ u)
     yield from _correlated(inputs.test, v, inputs.initial, C_u, u, mean(inputs.mean_error), noise)
     yield from _correlated(inputs.feature, h, inputs.initial, C_u, u, mean(mean_h))
 
@@ -311,7 +295,7 @@ def _structured(time: Time, inputs, probe: Probe) -> Iterator[Equation]:
     assert modes is not None
     mean, one = Vector.of(inputs.mean), np.ones((time.n, 1))
     yield mean, [Vector.of(np.ones_like(inputs.mean)), -modes.target * (inputs.memory @ mean)]
-    noise = time.problem.label_noise * one @ (one.T @ u)
+    noise = time.problem.teacher.label_noise * one @ (one.T @ u)
     test, field = [(inputs.mean * modes.power * f) @ (inputs.mean.T @ u) for f in (1.0, modes.target)]
     if inputs.transfer.size:
         E = (np.diagonal(inputs.test) / time.problem.batch)[:, None]

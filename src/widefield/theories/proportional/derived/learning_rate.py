@@ -1,0 +1,306 @@
+"""Which learning rate, and does it transfer: `widefield.optimal_rate`, `rate_transfer` and `rate_sweep`."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from widefield.answer.boundary import x64
+from widefield.answer.certificate import Certificate, Check, Status
+from widefield.answer.solution import Fields, Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.teacher import Teacher
+from widefield.question.training import Training
+from widefield.theories.proportional.derived.rate_search import RateSearch, at_rates, mismatch, search
+from widefield.theories.proportional.march.gauss_rules import error_of
+from widefield.theories.proportional.problem import Problem, check_training, pose
+from widefield.theories.proportional.training_curves import check_residual
+
+PARAMETERIZATIONS = ("mup", "ntk")
+N_TIMES = 8
+FLAT = 0.1  # a drift below this, in powers of width or depth, counts as transfer
+SMALLEST_RTOL = 1e-5  # what the zooms reach
+SPECTRUM_LIMIT = 1e-6  # far below what moves a rate by SMALLEST_RTOL
+
+
+@x64
+def optimal_rate(
+    network: Network,
+    teacher: Teacher,
+    training: Training,
+    *,
+    width_ratio: float = np.inf,
+    width: float | None = None,
+    rates: Any = None,
+    rtol: float = 1e-2,
+    throw: bool = True,
+) -> Solution:
+    """The constant rate with the lowest test loss after a number of steps, and the largest stable one.
+
+    The question is that of `widefield.proportional`; the search replaces ``training.rate``. ``rates`` restricts it to
+    those; without, it makes a grid of its own.
+
+    Fields: ``optimal_rate`` (step) for training times up to ``training.steps``, ``maximal_rate``, each with its ``_error``,
+    the best loss ``test_loss`` (step), and the whole sweep ``sweep`` (rate, step). A rate is stable if the test loss at the
+    last step is below that at the start. Losses of several channels are averaged.
+
+    Method: sweeps of the march in one compilation, refined around the optimum at the last step and around the edge of
+    stability; a parabola in the logarithm of the rate.
+    Error: half the distance between the neighboring rates, for the largest stable rate the distance of the next one.
+    ``error`` in the certificate is that of both at the last step, relative; its limit is ``rtol``, 1e-2 by default (the
+    search goes on until it is met). Earlier times are not refined: their errors are those of the grid. An optimum at the end of the
+    rates, or a largest stable rate that none above it bounds, is counted as ``unbracketed``, its error is infinite, and
+    the status is incomplete. ``residual`` is that of the best run, marched again; ``spectrum``, where there is one, the
+    error of its Gauss rule at the largest stable rate (limit 1e-6).
+    Limits: runs that diverge have infinite losses; they are counted. Beyond the first edge of stability the loss after
+    few steps is a jagged function of the rate, and the optimum may lie there.
+    """
+    start = time.perf_counter()
+    problem = _pose(network, teacher, training, "optimal_rate", width_ratio=width_ratio, width=width)
+    rtol = checks.tolerance("rtol", rtol, SMALLEST_RTOL)
+    sought = search(problem, _rates(rates), rtol)
+    rows = reported_steps(training.steps)
+    fields: Fields = {name: (dims, value[0]) for name, (dims, value) in _rate_fields([sought], rows).items()}
+    fields = {**fields, "sweep": (("rate", "step"), sought.losses[:, rows])}
+    options = {"width_ratio": width_ratio, "width": width, "rates": rates, "rtol": rtol}
+    measured = _bracketed([sought], rtol) | _spectrum(problem, sought)
+    certificate = _certificate("optimal_rate", [problem], [sought], options, start, measured)
+    coords = {"step": rows, "rate": sought.rates}
+    return make_solution(fields, certificate, network, teacher=teacher, training=training, coords=coords, throw=throw)
+
+
+@x64
+def rate_transfer(
+    network: Network,
+    teacher: Teacher,
+    training: Training,
+    *,
+    over: str,
+    values: Sequence[float],
+    parameterization: str = "mup",
+    scaled_branch: bool = True,
+    rates: Any = None,
+    width_ratio: float = np.inf,
+    rtol: float = 1e-2,
+    throw: bool = True,
+) -> Solution:
+    r"""Whether the best learning rate stays the same as networks become wider or deeper.
+
+    ``over`` is ``"width"`` (``values`` are width ratios) or ``"depth"`` (numbers of layers). ``parameterization``
+    ``"mup"`` keeps the richness, ``"ntk"`` has :math:`\gamma_0` = richness/√ν, Eq. (proportional.18). The branch of a
+    residual network is scaled as 1/√depth from the one given, or kept with ``scaled_branch=False``.
+
+    Fields: ``optimal_rate`` (value, step), ``maximal_rate`` (value) with their ``_error``, ``test_loss`` (value, step), and
+    the ``drift`` (step) with its error: the power of width or depth with which the optimum moves, fitted,
+    Eq. (proportional.19). The value dim is ``width_ratio`` or ``depth``. Between ``transfers_from`` and ``transfers_to``
+    (steps, in the diagnostics) the drift is below 0.1 in size.
+
+    Method: `optimal_rate` at every value; sweeps over widths share one compilation.
+    Error: that of the rates as in `optimal_rate`, the largest of all values beside ``rtol`` (1e-2 by default). Error of the
+    drift: from the errors of the rates and the scatter around the power law; no limit is set to it.
+    Limits: isotropic data.
+    """
+    start = time.perf_counter()
+    checks.choice("over", over, ("width", "depth"))
+    rtol = checks.tolerance("rtol", rtol, SMALLEST_RTOL)
+    points = _values(over, values, network)
+    if len(set(points[np.isfinite(points)])) < 2:
+        raise ValueError(f"`values` must hold at least two finite ones, or nothing can drift, got {values!r}.")
+    if over == "width" and width_ratio != np.inf:
+        raise ValueError(f"`width_ratio` goes with over='depth'; over='width' takes `values`, got {width_ratio!r}.")
+    scaled = checks.flag("scaled_branch", scaled_branch)
+    ask = _Family(network, teacher, training, parameterization, "rate_transfer")
+    problems = [ask.wide(v) if over == "width" else ask.deep(v, width_ratio, scaled) for v in points]
+    searches = [search(problem, _rates(rates), rtol) for problem in problems]
+    rows, dim = reported_steps(training.steps), "width_ratio" if over == "width" else "depth"
+    fields: Fields = {name: ((dim, *dims), value) for name, (dims, value) in _rate_fields(searches, rows).items()}
+    drift, error = drift_of(points.astype(float), fields["optimal_rate"][1], fields["optimal_rate_error"][1])
+    fields = {**fields, "drift": (("step",), drift), "drift_error": (("step",), error)}
+    options = {"over": over, "parameterization": parameterization, "rates": rates, "rtol": rtol}
+    options |= {"width_ratio": width_ratio, "scaled_branch": scaled} if over == "depth" else {}
+    certificate = _certificate(
+        "rate_transfer", problems, searches, options, start, _bracketed(searches, rtol), _range_of_transfer(rows, drift)
+    )
+    coords = {"step": rows, dim: points}
+    return make_solution(fields, certificate, network, teacher=teacher, training=training, coords=coords, throw=throw)
+
+
+@x64
+def rate_sweep(
+    network: Network,
+    teacher: Teacher,
+    training: Training,
+    *,
+    rates: Any,
+    width_ratios: Sequence[float] = (np.inf,),
+    parameterization: str = "mup",
+    throw: bool = True,
+) -> Solution:
+    """Test loss over (width_ratio, rate, step), every run in one compilation.
+
+    ``rates`` replace ``training.rate``; ``parameterization`` as in `rate_transfer`. Losses of several channels are averaged.
+    Error: ``residual`` is that of the best run at every width, marched again, and its distance from the sweep; a march is
+    exact in the limit.
+    Limits: isotropic data. Runs that diverge are infinite from there on; they are counted, and a note says how many.
+    """
+    start = time.perf_counter()
+    grid, points = _rates(rates), _values("width", width_ratios, network, "width_ratios")
+    if grid is None:
+        raise ValueError("`rates` must be a list of rates, got None.")
+    ask = _Family(network, teacher, training, parameterization, "rate_sweep")
+    problems = [ask.wide(value) for value in points]
+    sweeps = [RateSearch(grid, at_rates(problem, grid)) for problem in problems]
+    certificate = _certificate("rate_sweep", problems, sweeps, {"parameterization": parameterization}, start, {})
+    fields = {"test_loss": (("width_ratio", "rate", "step"), np.stack([one.losses for one in sweeps]))}
+    coords = {"width_ratio": points, "rate": grid}
+    return make_solution(fields, certificate, network, teacher=teacher, training=training, coords=coords, throw=throw)
+
+
+def reported_steps(steps: int) -> np.ndarray:
+    """A few training times, evenly spaced in the logarithm, the last one ``steps``."""
+    return np.unique(np.round(np.geomspace(1, steps, N_TIMES)).astype(int))
+
+
+def _pose(network: Network, teacher: Teacher, training: Training, theory: str, **sizes: Any) -> Problem:
+    """The problem with a rate of one, which the search replaces."""
+    check_training(training, theory)
+    training.refuse(theory, "flow")
+    if isinstance(training.rate, np.ndarray):
+        raise ValueError(
+            f"`rate` of the training is a schedule; {theory} looks for a constant rate and covers no other."
+        )
+    return pose(network, teacher, replace(training, rate=1.0), theory=theory, **sizes)
+
+
+@dataclass(frozen=True)
+class _Family:
+    """The problems of one question at several widths or depths."""
+
+    network: Network
+    teacher: Teacher
+    training: Training
+    parameterization: str
+    theory: str
+
+    def __post_init__(self) -> None:
+        checks.choice("parameterization", self.parameterization, PARAMETERIZATIONS)
+        if isinstance(self.teacher, Teacher) and self.teacher.spectrum is not None:
+            raise ValueError(f"`spectrum` of the teacher is not covered by {self.theory}: it has no ratios.")
+
+    def wide(self, width_ratio: float, network: Network | None = None, name: str = "values") -> Problem:
+        """At one width."""
+        training = self.training
+        if self.parameterization == "ntk":
+            if not np.isfinite(width_ratio):
+                raise ValueError(
+                    f"`{name}` must be finite with parameterization='ntk': the richness vanishes at infinite width."
+                )
+            training = replace(training, richness=training.richness / np.sqrt(width_ratio))
+        return _pose(network or self.network, self.teacher, training, self.theory, width_ratio=width_ratio)
+
+    def deep(self, depth: int, width_ratio: float, scaled_branch: bool) -> Problem:
+        """At one depth."""
+        network, branch = self.network, self.network.branch
+        if branch is not None and scaled_branch:
+            branch = branch * np.sqrt(network.depth / depth)
+        deeper = replace(network, depth=int(depth), branch=branch, widths=float(network.relative_widths[0]))
+        return self.wide(width_ratio, deeper, "width_ratio")
+
+
+def _values(over: str, values: Any, network: Network, name: str = "values") -> np.ndarray:
+    points = np.asarray(values)
+    if points.ndim != 1 or not len(points) or points.dtype.kind not in "fiu" or (points <= 0).any():
+        raise ValueError(f"`{name}` must be a list of positive numbers, got {values!r}.")
+    if over == "depth":
+        if points.dtype.kind == "f" and (points != points.round()).any():
+            raise ValueError(f"`values` must be whole numbers of layers, got {values!r}.")
+        if len(set(network.relative_widths)) > 1:
+            raise ValueError("`network` must have equal widths when depths are compared.")
+        return points.astype(int)
+    return points.astype(float)
+
+
+def _rates(rates: Any) -> np.ndarray | None:
+    if rates is None:
+        return None
+    grid, _ = checks.real_array("rates", rates, (1,), "a list of rates")
+    if (grid <= 0).any():
+        raise ValueError(f"`rates` must be positive, got {grid.min():g}.")
+    return np.unique(grid)
+
+
+def _rate_fields(searches: list[RateSearch], rows: np.ndarray) -> Fields:
+    """Best and largest stable rates with their errors, and the best loss: (search, …) arrays with the dims behind."""
+    best = np.asarray([[one.best(row) for row in rows] for one in searches])
+    edges = np.asarray([one.edge for one in searches])
+    return {
+        "optimal_rate": (("step",), best[..., 0]), "optimal_rate_error": (("step",), best[..., 1]),
+        "maximal_rate": ((), edges[:, 0]), "maximal_rate_error": ((), edges[:, 1]),
+        "test_loss": (("step",), np.stack([one.losses[:, rows].min(axis=0) for one in searches])),
+    }  # fmt: skip
+
+
+def drift_of(points: np.ndarray, best: np.ndarray, spread: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Slope of ln rate against ln value at every time, and its error from the spread and the scatter."""
+    keep = np.isfinite(points)
+    x, y = np.log(points[keep]), np.log(best[keep])
+    centered = x - x.mean()
+    slope = centered @ y / (centered @ centered)
+    scatter = np.sqrt(np.sum((y - y.mean(axis=0) - np.outer(centered, slope)) ** 2, axis=0) / max(len(x) - 2, 1))
+    size = np.maximum(scatter, (spread[keep] / best[keep]).max(axis=0))
+    return slope, size / np.sqrt(centered @ centered)
+
+
+def _range_of_transfer(rows: np.ndarray, drift: np.ndarray) -> dict[str, Any]:
+    """The steps up to the last time for which the drift stays small."""
+    flat = np.abs(drift) < FLAT
+    if not flat[-1]:
+        return {"transfers": False, "drift_at_the_end": float(drift[-1])}
+    first = len(flat) - int(np.argmin(flat[::-1])) if not flat.all() else 0
+    return {"transfers": True, "transfers_from": int(rows[first]), "transfers_to": int(rows[-1])}
+
+
+def _bracketed(searches: list[RateSearch], rtol: float) -> dict[str, Check]:
+    """How well the optima at the end and the largest stable rates are known, and how many have no rates on both sides."""
+    errors = np.array([error / rate for one in searches for rate, error in (one.best(-1), one.edge)])
+    known = np.isfinite(errors)
+    return {
+        "error": Check(float(errors[known].max(initial=0.0)), rtol),
+        "unbracketed": Check(int((~known).sum()), 0, Status.incomplete),
+    }
+
+
+def _spectrum(problem: Problem, sought: RateSearch) -> dict[str, Check]:
+    """How well the rule for a long spectrum, made for a rate of one, serves the largest stable rate."""
+    if problem.modes is None or problem.teacher.spectrum is None:
+        return {}
+    eigenvalues, powers = problem.teacher.spectrum[:2]
+    longest = max(1.0, sought.edge[0]) * problem.training.steps
+    return {"spectrum": Check(error_of(problem.modes, eigenvalues, powers, longest), SPECTRUM_LIMIT)}
+
+
+def _certificate(
+    theory: str,
+    problems: list[Problem],
+    searches: list[RateSearch],
+    options: dict[str, Any],
+    start: float,
+    measured: dict[str, Check],
+    diagnostics: dict[str, Any] | None = None,
+) -> Certificate:
+    residual = float(np.max([mismatch(*pair) for pair in zip(problems, searches, strict=True)]))
+    n_runs, n_diverged = sum(len(one.rates) for one in searches), sum(one.n_diverged for one in searches)
+    notes: tuple[str, ...] = (
+        (f"{n_diverged} of {n_runs} runs diverged: their losses are infinite",) if n_diverged else ()
+    )
+    if "unbracketed" in measured and not measured["unbracketed"].met:
+        notes += ("an optimum or a largest stable rate lies at the end of the rates: it is a bound; widen `rates`",)
+    return Certificate(
+        theory=theory, checks={"residual": check_residual(residual), **measured}, steps=problems[0].training.steps,
+        wall_time=time.perf_counter() - start, notes=notes,
+        options={name: value for name, value in options.items() if value is not None},
+        diagnostics={"runs": n_runs, "diverged": n_diverged, **(diagnostics or {})},
+    )  # fmt: skip

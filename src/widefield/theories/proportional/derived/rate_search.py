@@ -1,0 +1,149 @@
+r"""Many training runs of one shape in one compilation, and what they say about the rate.
+
+On the CPU runs follow each other, since a march is bound by memory; on an accelerator they go side by side.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from widefield.theories.proportional.march.causal import Parameters, Shape, march
+from widefield.theories.proportional.problem import Problem
+from widefield.theories.proportional.training_curves import check_memory, diverged_at, train
+
+N_RATES = 16  # in one call; a search takes several calls of this size, so that it compiles once
+FEWEST_ZOOMS, MOST_ZOOMS = 4, 8  # each takes the optimum's error down by 2/9, that of the edge by 1/9
+N_EXTENSIONS = 6
+
+
+@partial(jax.jit, static_argnames=("shape", "side_by_side"))
+def losses(parameters: Parameters, shape: Shape, side_by_side: bool) -> Array:
+    """Losses (run, row, 5) of parameters with a leading axis."""
+    one = lambda p: march(p, shape).inputs.losses  # noqa: E731
+    return jax.vmap(one)(parameters) if side_by_side else lax.map(one, parameters)
+
+
+def sweep(problems: list[Problem]) -> np.ndarray:
+    """Test loss (run, row) of runs of one shape, infinite from a divergence on; channels are averaged."""
+    shape, n, side_by_side = problems[0].shape, problems[0].n_rows, jax.default_backend() != "cpu"
+    check_memory(problems[0], len(problems) if side_by_side else 1)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(problem.parameters for problem in problems))
+    curves = np.asarray(losses(stacked, shape, side_by_side)).reshape(len(problems), n + 1, -1, 5)
+    test_loss = curves[:, :n, :, 0].mean(axis=2)
+    for curve in test_loss:
+        stop = diverged_at(curve[:, None])
+        if stop is not None:
+            curve[stop:] = np.inf
+    return test_loss
+
+
+def at_rates(problem: Problem, rates: np.ndarray) -> np.ndarray:
+    """Test loss (rate, row) at several constant rates."""
+    runs = [problem.at_rate(rate) for rate in rates]
+    padded = runs + runs[-1:] * (-len(runs) % N_RATES)
+    parts = [sweep(padded[i : i + N_RATES]) for i in range(0, len(padded), N_RATES)]
+    return np.concatenate(parts)[: len(rates)]
+
+
+@dataclass(frozen=True)
+class RateSearch:
+    """Rates, ascending, with the test losses (rate, row) at them."""
+
+    rates: np.ndarray
+    losses: np.ndarray
+
+    @property
+    def stable(self) -> np.ndarray:
+        """Whether training at a rate has lowered the loss at the end."""
+        return self.losses[:, -1] < self.losses[:, 0]
+
+    @property
+    def n_diverged(self) -> int:
+        """Runs whose loss has left all bounds."""
+        return int(np.isinf(self.losses[:, -1]).sum())
+
+    @property
+    def lowest(self) -> int:
+        """Where the loss at the end is lowest."""
+        return int(np.argmin(self.losses[:, -1]))
+
+    @property
+    def error(self) -> float:
+        """Of the best rate at the end and of the largest stable one, relative; infinite where one is not bracketed."""
+        return max(error / rate for rate, error in (self.best(-1), self.edge))
+
+    @property
+    def edge(self) -> tuple[float, float]:
+        """The largest stable rate and how far the next one is, which is not; infinitely far where there is none."""
+        last = int(np.flatnonzero(self.stable)[-1]) if self.stable.any() else 0
+        rate = float(self.rates[last])
+        bracketed = self.stable.any() and last + 1 < len(self.rates)
+        return rate, float(self.rates[last + 1] - rate) if bracketed else np.inf
+
+    def best(self, row: int) -> tuple[float, float]:
+        """The rate with the smallest loss at a row, from a parabola in its logarithm, and half the distance of its neighbors.
+
+        An optimum at either end of the rates is not bracketed: its error is infinite.
+        """
+        loss = self.losses[:, row]
+        i = int(np.argmin(loss))
+        if i in (0, len(loss) - 1):
+            return float(self.rates[i]), np.inf
+        error = float((self.rates[i + 1] - self.rates[i - 1]) / 2)
+        if not np.isfinite(loss[i + 1]):
+            return float(self.rates[i]), error
+        x, y = np.log(self.rates[i - 1 : i + 2]), loss[i - 1 : i + 2]
+        curvature, slope, _ = np.polyfit(x - x[1], y, 2)
+        vertex = float(np.clip(-slope / (2 * curvature), x[0] - x[1], x[2] - x[1])) if curvature > 0 else 0.0
+        return float(self.rates[i] * np.exp(vertex)), error
+
+    def with_rates(self, problem: Problem, rates: np.ndarray) -> "RateSearch":
+        """The search with more rates."""
+        all_rates, first = np.unique(np.concatenate([self.rates, rates]), return_index=True)
+        return RateSearch(all_rates, np.concatenate([self.losses, at_rates(problem, rates)])[first])
+
+
+def search(problem: Problem, rates: np.ndarray | None = None, rtol: float = 1.0) -> RateSearch:
+    """Sweep a coarse grid, then closer ones around the best rate at the end and around the largest stable one."""
+    if rates is not None:
+        return RateSearch(rates, at_rates(problem, rates))
+    grid = np.geomspace(1e-4, 10.0, N_RATES) / (problem.network.depth + 1)
+    sought = _extended(problem, RateSearch(grid, at_rates(problem, grid)))
+    for zooms in range(MOST_ZOOMS):
+        if zooms >= FEWEST_ZOOMS and sought.error <= rtol:
+            break
+        i, last = sought.lowest, int(np.flatnonzero(sought.stable)[-1])
+        around_best = _between(sought.rates[max(i - 1, 0)], sought.rates[min(i + 1, len(sought.rates) - 1)])
+        around_edge = _between(sought.rates[last], sought.rates[min(last + 1, len(sought.rates) - 1)])
+        sought = sought.with_rates(problem, np.concatenate([around_best, around_edge]))
+    return sought
+
+
+def mismatch(problem: Problem, sought: RateSearch) -> float:
+    """The residual of the best run, marched again by itself, or its distance from the sweep relative to its largest loss."""
+    training = train(problem.at_rate(float(sought.rates[sought.lowest])), progress=False)
+    swept, alone = sought.losses[sought.lowest], training.curves["test_loss"].mean(axis=1)
+    finite = np.isfinite(alone) & np.isfinite(swept)
+    difference = np.abs(swept[finite] - alone[finite]).max() / alone[finite].max()
+    return float(np.maximum(training.residual, difference))  # NaN stays
+
+
+def _extended(problem: Problem, sought: RateSearch) -> RateSearch:
+    """Extend the grid until it has stable rates on one side and unstable ones on the other."""
+    for _ in range(N_EXTENSIONS):
+        if sought.stable.any() and not sought.stable[-1]:
+            return sought
+        sought = sought.with_rates(problem, sought.rates * (1e4 if sought.stable.any() else 1e-4))
+    raise ValueError(
+        f"`rates` have to be given: none between {sought.rates[0]:.1e} and {sought.rates[-1]:.1e} "
+        f"{'is unstable' if sought.stable.any() else 'lowers the loss'}."
+    )
+
+
+def _between(low: float, high: float) -> np.ndarray:
+    """Half of a sweep's rates, evenly spaced in the logarithm inside an interval."""
+    return np.geomspace(low, high, N_RATES // 2 + 2)[1:-1]

@@ -1,0 +1,102 @@
+r"""What one march predicts, and the limits that several approach: gradient flow (small rates) and infinite depth.
+
+The theory of a discrete step differs from gradient flow by a series in the rate, that of a residual network of finite
+depth from its limit at fixed :math:`\beta\sqrt L` by one in 1/L. Each refinement halves the parameter and one more power
+is removed (Richardson); the error is what the last removal changed. Refinements go on until the error is small enough.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from widefield.answer.boundary import memory_budget
+from widefield.solvers import richardson
+from widefield.theories.proportional.fields import arrays_of, every
+from widefield.theories.proportional.problem import Problem
+from widefield.theories.proportional.training_curves import CURVES, memory_of, train
+
+FEWEST_RATES, MOST_RATES = 3, 6  # η, η/2, η/4 … η/32
+FEWEST_DEPTHS, MOST_DEPTHS = 4, 6  # 4, 8, 16, 32 … 128
+FIRST_DEPTH = 4
+SHARE = 0.25  # of the allowed error for the depth, where the flow is taken too
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Arrays by name, with the channel behind, and what the certificate rests on. ``n_levels`` marches were combined."""
+
+    arrays: dict[str, np.ndarray]
+    residual: float
+    error: float
+    diverged_at: int | None = None
+    notes: tuple[str, ...] = ()
+    n_levels: int = 1
+
+
+def predict(
+    problem: Problem, names: tuple[str, ...], *, infinite_depth: bool, rtol: float, progress: bool | None = None
+) -> Prediction:
+    """The arrays ``names``, and the losses in any case, of one march or in the limits that are asked; depth inside flow."""
+    if problem.training.flow:
+        return _limit(_rates(problem, names, infinite_depth, rtol, progress), FEWEST_RATES, rtol)
+    if infinite_depth:
+        return _limit(_depths(problem, names, progress), FEWEST_DEPTHS, rtol)
+    return _one_march(problem, names, progress)
+
+
+def _one_march(problem: Problem, names: tuple[str, ...], progress: bool | None) -> Prediction:
+    training = train(problem, progress)
+    arrays = arrays_of(problem, training, dict.fromkeys((*CURVES, *names)))
+    return Prediction(arrays, training.residual, problem.modes_error, training.diverged_at, training.notes)
+
+
+def _depths(problem: Problem, names: tuple[str, ...], progress: bool | None) -> Iterator[Prediction]:
+    for k in range(MOST_DEPTHS):
+        deeper = problem.deeper(FIRST_DEPTH * 2**k)
+        if k >= FEWEST_DEPTHS and memory_of(deeper) > memory_budget():
+            return
+        yield _one_march(deeper, names, progress)
+
+
+def _rates(problem: Problem, names, infinite_depth: bool, rtol: float, progress: bool | None) -> Iterator[Prediction]:
+    for k in range(MOST_RATES):
+        finer, stride = problem.refined(2**k), 2**k
+        if k >= FEWEST_RATES and memory_of(finer) > memory_budget():
+            return
+        if infinite_depth:
+            level = _limit(_depths(finer, names, progress), FEWEST_DEPTHS, SHARE * rtol)
+        else:
+            level = _one_march(finer, names, progress)
+        stop = None if level.diverged_at is None else -(-level.diverged_at // stride)
+        yield replace(level, arrays=every(level.arrays, stride), diverged_at=stop)
+
+
+def _limit(levels: Iterator[Prediction], fewest: int, rtol: float) -> Prediction:
+    """Take as many levels as ``rtol`` needs and there are; one that diverges ends it."""
+    taken: list[Prediction] = []
+    for level in levels:
+        taken.append(level)
+        if level.diverged_at is not None:
+            return level
+        if len(taken) >= fewest and (limit := in_the_limit(taken)).error <= rtol:
+            return limit
+    return in_the_limit(taken)
+
+
+def in_the_limit(levels: list[Prediction]) -> Prediction:
+    """The limit of predictions whose small parameter halves from one to the next."""
+    arrays, changes = {}, []
+    for name in levels[0].arrays:
+        arrays[name], change = richardson.extrapolate([level.arrays[name] for level in levels])
+        changes.append(float(np.max(change / _scale(name, arrays))))
+    error = max(changes) + max(level.error for level in levels)
+    residual = float(np.max([level.residual for level in levels]))  # NaN stays
+    return Prediction(arrays, residual, error, n_levels=len(levels))
+
+
+def _scale(name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """What errors are relative to: for losses the test loss of the same step, for others the largest entry."""
+    if name in CURVES:
+        return np.max(np.abs(arrays["test_loss"]), axis=1, keepdims=True)
+    return np.maximum(np.max(np.abs(arrays[name])), np.finfo(float).tiny)
