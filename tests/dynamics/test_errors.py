@@ -8,7 +8,7 @@ import pytest
 
 import widefield as wf
 from tests import contracts
-from widefield.gallery.bordelon22_1 import FULL, images
+from widefield.gallery.bordelon22.fig_1 import FULL, images
 from widefield.theories.dynamics import ensemble
 from widefield.theories.dynamics.answer import Estimate
 from widefield.theories.dynamics.problem import Problem, problem
