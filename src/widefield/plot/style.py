@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib
 import numpy as np
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 Panel = Callable[[Axes], None]  # draws itself
+Share = Literal["none", "row", "col"]  # axes with one vertical range
 DPI = 150
 N_ANNOTATED = 4
 N_TICKED = 6
@@ -63,14 +64,14 @@ def house_style() -> Iterator[None]:
 
 
 def panels(
-    n_rows: int, n_columns: int, *, size: tuple[float, float] = (3.4, 2.7), share: str = "none"
+    n_rows: int, n_columns: int, *, size: tuple[float, float] = (3.4, 2.7), share: Share = "none"
 ) -> tuple[Figure, np.ndarray]:
     """A figure of ``n_rows`` by ``n_columns`` axes, each of ``size`` inches; to be called inside `house_style`.
 
-    ``share`` is matplotlib's ``sharey``.
+    ``share`` names the axes that have one vertical range.
     """
     figure = Figure(figsize=(size[0] * n_columns, size[1] * n_rows), layout="constrained")
-    return figure, figure.subplots(n_rows, n_columns, squeeze=False, sharey=share)  # type: ignore[arg-type]
+    return figure, figure.subplots(n_rows, n_columns, squeeze=False, sharey=share)
 
 
 def band(axes: Axes, x: Any, samples: Any, *, kind: str = "other", label: str | None = None, **options: Any) -> None:

@@ -63,7 +63,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     cases = kit.over({"kind": NETWORKS, "protocol": PROTOCOLS}, partial(one_case, p), job)
     data = xr.merge([cases, growth(p, job)])
     sizes = f"{p.replicates} networks of N = {p.width} and of N = {p.width // 2}, extrapolated: 1/N² is left"
-    panels = [*(partial(_coherence, protocol=protocol) for protocol in PROTOCOLS), _growth]
+    panels: list[kit.Panel] = [*(partial(_coherence, protocol=protocol) for protocol in PROTOCOLS), _growth]
     return kit.made([panels], data, p, pairs(data), size=(3.5, 3.0), notes=(sizes, swapped(data)))
 
 

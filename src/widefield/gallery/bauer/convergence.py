@@ -59,8 +59,10 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     words = f"the theory is {state.branch.item()}, stability {float(state.stability):.3g}"
     compared = f"{words}; compared: 2 · wide − narrow of the last two widths"
     notes = (SAMPLER, compared, growth(data), *mixing(trials))
-    rows, panels = verdicts(pairs(data), trials), [_similarity, *(partial(_lags, name=name) for name in MEASURES)]
-    return kit.made([panels], data, p, rows, size=(3.4, 3.0), notes=notes, numbers=numbers(data))
+    panels: list[kit.Panel] = [_similarity, *(partial(_lags, name=name) for name in MEASURES)]
+    return kit.made(
+        [panels], data, p, verdicts(pairs(data), trials), size=(3.4, 3.0), notes=notes, numbers=numbers(data)
+    )
 
 
 def alternating(p: Parameters) -> wf.Task:

@@ -1,6 +1,6 @@
 """Panel 5 of the poster, weak and strong labels at the last state: kernels of both architectures, spectrum of W."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -11,7 +11,7 @@ import xarray as xr
 from widefield.compare import Pair
 from widefield.gallery import kit
 from widefield.gallery.bauer import sampling
-from widefield.gallery.bauer.sampling import FIRST, KINDS, OUTLIER, STATES, Blocks, Sampling, Trial, limit
+from widefield.gallery.bauer.sampling import FIRST, KINDS, OUTLIER, STATES, Blocks, Sampling, Trial, entries, limit
 
 SIGNALS = ("weak", "strong")
 GAUGE = "RNN, weak: odd lags are not compared, their sign is chosen in every network, which leaves a mean of order 1/√N"
@@ -45,7 +45,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     data = xr.merge(blocks)
     data.attrs.update(p.sizes)
     notes = ("2 · wide − narrow against infinite width", GAUGE, *sampling.mixing(trials))
-    rows = [[*_kernels(data, signal), partial(_spectrum, signal=signal)] for signal in SIGNALS]
+    rows: kit.Panels = [[*_kernels(data, signal), partial(_spectrum, signal=signal)] for signal in SIGNALS]
     return kit.made(rows, data, p, sampling.verdicts(pairs(data), trials), size=(2.5, 2.4), notes=notes)
 
 
@@ -78,15 +78,15 @@ def pairs(data: xr.Dataset) -> Iterator[Pair]:
     for signal in SIGNALS:
         for kind in KINDS:
             name, odd = f"{kind}_{signal}", kind == "DNN" or signal == "strong"
-            kernels = data[f"{name}_theory"], limit(data, f"{name}_hidden")
-            yield Pair(f"H {kind}, {signal}", *(sampling.entries(kernel, odd=odd) for kernel in kernels))
+            kernel, sampled = data[f"{name}_theory"], limit(data, f"{name}_hidden")
+            yield Pair(f"H {kind}, {signal}", entries(kernel, odd=odd), entries(sampled, odd=odd))
             yield Pair(f"f {kind}, {signal}", data[f"{name}_predicted"], limit(data, f"{name}_prediction"))
         expected = data[f"RNN_{signal}_expected_outlier"]
         if expected > 0:
             yield Pair(f"outlier |z|, {signal}", expected, limit(data, f"RNN_{signal}_outlier"))
 
 
-def _kernels(data: xr.Dataset, signal: str) -> Iterator[Callable[..., None]]:
+def _kernels(data: xr.Dataset, signal: str) -> Iterator[kit.Panel]:
     """On one scale, whose bar stands beside the last."""
     scale = (0.0, max(float(data[f"{kind}_{signal}_theory"].max()) for kind in KINDS))
     for kind in KINDS:

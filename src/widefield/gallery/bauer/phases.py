@@ -60,7 +60,10 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     for name in ("by_depth", "by_temperature"):
         data[name].attrs["nan"] = "second order: the three lines are one"
     data.tricritical.attrs["nan"] = "first order at every temperature"
-    panels = [_over_depth, *(partial(_over_temperature, relative=relative) for relative in (False, True))]
+    panels: list[kit.Panel] = [
+        _over_depth,
+        *(partial(_over_temperature, relative=relative) for relative in (False, True)),
+    ]
     return kit.made([panels], data, p, pairs(data), size=(3.5, 3.1), notes=notes(data))
 
 

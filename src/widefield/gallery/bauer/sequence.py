@@ -4,7 +4,7 @@ The labeled states have both parities next to each other, (0, 1) and (3, 4). Wit
 tells W from −W, and chains of finite networks that start at random are caught by the wrong one now and then.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -18,7 +18,7 @@ from widefield.compare import Pair
 from widefield.gallery import kit
 from widefield.gallery.bauer import sampling
 from widefield.gallery.bauer.rotation import Rotation, errors_over, errors_panel
-from widefield.gallery.bauer.sampling import KINDS, OUTLIER, STATES, Blocks, Sampling, limit
+from widefield.gallery.bauer.sampling import KINDS, OUTLIER, STATES, Blocks, Sampling, entries, limit
 from widefield.plot.style import COLORS, stderr
 
 N_SPECTRA = 6  # networks whose eigenvalues are drawn
@@ -129,8 +129,7 @@ def pairs(data: xr.Dataset, p: Parameters) -> Iterator[Pair]:
         line, sampled = data[f"{kind}_prediction"].round(12), limit(data, f"{kind}_prediction")
         for part, states in parts.items():
             yield Pair(f"f {kind}, {part}", line.isel(state=states), sampled.isel(state=states))
-        kernels = data[f"{kind}_kernel"], limit(data, f"{kind}_kernel")
-        yield Pair(f"H {kind}", *map(sampling.entries, kernels))
+        yield Pair(f"H {kind}", entries(data[f"{kind}_kernel"]), entries(limit(data, f"{kind}_kernel")))
     if data.modulus > p.weight_variance**0.5:
         yield Pair("angle of z", data.angle, limit(data, "angle"))
         yield Pair("|z|", data.modulus, limit(data, "modulus"))
@@ -153,7 +152,7 @@ def numbers(data: xr.Dataset) -> Iterator[dict[str, Any]]:
             yield {**place, "mean": float(values.mean()), "stderr": float(stderr(values))}
 
 
-def panels(data: xr.Dataset, p: Parameters) -> list[list[Callable[..., None]]]:
+def panels(data: xr.Dataset, p: Parameters) -> kit.Panels:
     """Kernels and spectrum above; predictors and test errors below."""
     predictors = [partial(_predictor, kind=kind) for kind in KINDS]
     errors = [
@@ -166,7 +165,7 @@ def panels(data: xr.Dataset, p: Parameters) -> list[list[Callable[..., None]]]:
     return [[*_kernels(data, p), _spectrum], [*predictors, *errors]]
 
 
-def _kernels(data: xr.Dataset, p: Parameters) -> Iterator[Callable[..., None]]:
+def _kernels(data: xr.Dataset, p: Parameters) -> Iterator[kit.Panel]:
     top = max(float(np.abs(data[f"{kind}_kernel"]).max()) for kind in KINDS)
     sampled = data.RNN_kernel_wide.mean("replicate")
     shown = {"RNN, theory": data.RNN_kernel, f"RNN, $N={p.width}$": sampled, "DNN, theory": data.DNN_kernel}

@@ -70,7 +70,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     final, final_, times, times_ = kernels.kernel_panels({"richness": last}, title)
     approach, approach_ = (partial(_convergence, kernel=kernel) for kernel in KERNELS)
     loss = partial(loss_panel, title=f"tanh, $L={p.depth}$, digits")
-    panels = [[loss, final, times, approach], [_density, final_, times_, approach_]]
+    panels: kit.Panels = [[loss, final, times, approach], [_density, final_, times_, approach_]]
     return kit.trained(panels, data, p, experiment, compared, size=(3.4, 2.8), notes=(note,), by_column=True)
 
 

@@ -59,7 +59,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     )
     times = [partial(times_panel, where=last, kernel=kernel, name="deep") for kernel in ("feature", "gradient")]
     compared = partial(kit.pairs, families=families, experiment=experiment)
-    panels = [[depths, richnesses, _displacement], [final, *times]]
+    panels: kit.Panels = [[depths, richnesses, _displacement], [final, *times]]
     return kit.trained(panels, data, p, experiment, compared, size=(3.5, 2.8))
 
 

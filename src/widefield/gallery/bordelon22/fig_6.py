@@ -51,7 +51,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     final = [partial(kernels.final_panel, where=last, kernel=kernel, title="final ${}$") for kernel in KERNELS]
     densities = [partial(_density, name=name) for name in ("density", "gradient_density")]
     compared = partial(kernels.pairs_with_lazy, families=families, experiment=experiment)
-    panels = [[loss, *densities, *final]]
+    panels: kit.Panels = [[loss, *densities, *final]]
     return kit.trained(panels, data, p, experiment, compared, size=(3.2, 2.9), notes=(note,))
 
 

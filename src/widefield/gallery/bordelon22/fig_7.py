@@ -39,7 +39,9 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     job("the static limit")
     data = data.assign(kernels.lazy_limit(experiment, question))
     loss = partial(kernels.loss_panel, title=f"tanh, $L={p.depth}$")
-    panels = [[loss, *kernels.kernel_panels({"richness": first}, rf"final ${{}}^\ell$, $\gamma_0={first:g}$")]]
+    panels: kit.Panels = [
+        [loss, *kernels.kernel_panels({"richness": first}, rf"final ${{}}^\ell$, $\gamma_0={first:g}$")]
+    ]
     compared = partial(kernels.pairs_with_lazy, families=families, experiment=experiment)
     note = f"lazy networks have γ0 = {LAZY:g}"
     return kit.trained(panels, data, p, experiment, compared, size=(3.0, 2.9), notes=(note,))

@@ -56,8 +56,8 @@ def pairs(data: xr.Dataset, method: str) -> Iterator[Pair]:
         case = data.sel(depth=depth)
         at = visible(case.loss_full, data["at"].values)
         yield Pair(f"loss {method}, L = {depth}", case[f"loss_{method}"].sel(step=at), case.loss_sampled.sel(step=at))
-        features = (case[f"label_feature_{part}"].dropna("layer", how="all") for part in (method, "sampled"))
-        yield Pair(f"yᵀΦy/P² {method}, L = {depth}", *features)
+        theory, networks = (case[f"label_feature_{part}"].dropna("layer", how="all") for part in (method, "sampled"))
+        yield Pair(f"yᵀΦy/P² {method}, L = {depth}", theory, networks)
 
 
 def _both(ax: kit.Axes, case: xr.Dataset, field: str, color: str, label: str) -> None:

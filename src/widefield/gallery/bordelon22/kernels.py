@@ -1,6 +1,6 @@
 """The experiment behind the paper's figures: losses, kernels and densities of one training, in theory and in networks of two widths."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -139,8 +139,8 @@ def reduced(solution: wf.Solution, at: list[int]) -> xr.Dataset:
                 fields[f"{kernel}{suffix}"] = kit.diagonal(field, "at")
                 fields[f"{kernel}_trace{suffix}"] = kit.diagonal(field, "sample").mean("sample")
         if f"feature{suffix}" in fields and solution.task is not None:
-            kernel = fields[f"feature{suffix}"]
-            fields[f"label_feature{suffix}"] = along_labels(kernel, solution.task, bound=bool(suffix))
+            feature = fields[f"feature{suffix}"]
+            fields[f"label_feature{suffix}"] = along_labels(feature, solution.task, bound=bool(suffix))
     for name, density in (("preactivation", "density"), ("pregradient", "gradient_density")):
         if name in data:
             fields |= densities(data[name], density)
@@ -212,15 +212,15 @@ def loss_panel(
 ) -> None:  # fmt: skip
     """Losses of a family, and of the lazy limit where there is one."""
     if "lazy_loss" in data:
-        lazy = {"color": COLORS["theory"], "label": "lazy"}
-        kit.curve(ax, data.lazy_loss, data.lazy_loss_sampled, at=data["at"].values, **lazy)
+        at = data["at"].values
+        kit.curve(ax, data.lazy_loss, data.lazy_loss_sampled, at=at, color=COLORS["theory"], label="lazy")
     kit.curves(ax, data, f"{name}_loss", dim, symbol, at=data["at"].values)
     ax.set(xlabel="step $t$", ylabel=r"loss $\frac{1}{2}\Sigma\Delta^2$", title=title)
     ax.legend()
 
 
 def final_panel(
-    ax: kit.Axes, data: xr.Dataset, p: Ensemble, where: dict[str, float], kernel: str, title: str, name: str = "rich"
+    ax: kit.Axes, data: xr.Dataset, p: Ensemble, where: Mapping[str, float], kernel: str, title: str, name: str = "rich"
 ) -> None:
     """A kernel of every layer at the end, of theory and networks; ``title`` has a place for its symbol."""
     case = data.sel(where).isel(at=-1)
@@ -229,14 +229,16 @@ def final_panel(
 
 
 def times_panel(
-    ax: kit.Axes, data: xr.Dataset, p: Ensemble, where: dict[str, float], kernel: str, name: str = "rich"
+    ax: kit.Axes, data: xr.Dataset, p: Ensemble, where: Mapping[str, float], kernel: str, name: str = "rich"
 ) -> None:
     """A kernel at two times, of theory and networks."""
-    traces = (data[f"{name}_{kernel}_trace{part}"].sel(where).dropna("layer", how="all") for part in ("", "_sampled"))
-    kit.two_times(ax, *traces, rf"$\mathrm{{tr}}\,{KERNELS[kernel]}^\ell(t,s)/P$")
+    theory, samples = (
+        data[f"{name}_{kernel}_trace{part}"].sel(where).dropna("layer", how="all") for part in ("", "_sampled")
+    )
+    kit.two_times(ax, theory, samples, rf"$\mathrm{{tr}}\,{KERNELS[kernel]}^\ell(t,s)/P$")
 
 
-def kernel_panels(where: dict[str, float], title: str) -> list[partial]:
+def kernel_panels(where: Mapping[str, float], title: str) -> list[partial]:
     """Final kernels Φ and G, then both at two times."""
     final = [partial(final_panel, where=where, kernel=kernel, title=title) for kernel in KERNELS]
     return [*final, *(partial(times_panel, where=where, kernel=kernel) for kernel in KERNELS)]

@@ -6,6 +6,7 @@ what the figure is about.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import widefield as wf
 from widefield.answer.boundary import x64
@@ -92,5 +93,5 @@ def trained(p: Parameters, width: int, n_data: int) -> tuple[float, int]:
             paired=False, quantities=("test_loss",), progress=False,
         )  # fmt: skip
 
-    one, many = (seconds(lambda steps=steps: train(steps)) for steps in (1, 1 + p.updates))
+    one, many = (seconds(partial(train, steps)) for steps in (1, 1 + p.updates))
     return max(many - one, 1e-9), 8 * (p.depth * width**2 + n_data * width)

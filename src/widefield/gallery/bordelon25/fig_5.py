@@ -59,9 +59,10 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
 
 def best_rates(p: Parameters, kind: str) -> xr.Dataset:
     """``optimal_rate`` and ``maximal_rate`` over the depth, after all steps."""
-    *nouns, ratio = p.question(kind, p.depths[0])
-    scaled = kind == "scaled"
-    transfer = wf.rate_transfer(*nouns, over="depth", values=p.depths, scaled_branch=scaled, width_ratio=ratio)
+    question, scaled = p.question(kind, p.depths[0])[:3], kind == "scaled"
+    transfer = wf.rate_transfer(
+        *question, over="depth", values=p.depths, scaled_branch=scaled, width_ratio=p.width_ratio
+    )
     return transfer.data.isel(step=-1, drop=True)[["optimal_rate", "maximal_rate"]].expand_dims(branch=[kind])
 
 

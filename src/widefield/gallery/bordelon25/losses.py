@@ -54,25 +54,23 @@ class Losses(kit.Experiment[Question]):
         return f"{self.ensemble.replicates} replicates of {sizes}, extrapolated to infinite D: 1/D² is left"
 
     def theory(self, question: Question, *, infinite_depth: bool = False) -> xr.Dataset:
-        *nouns, ratio = question
         solution = wf.proportional(
-            *nouns, width_ratio=ratio, infinite_depth=infinite_depth, quantities=LOSSES, progress=False
-        )
+            *question[:3], width_ratio=question.width_ratio, infinite_depth=infinite_depth, quantities=LOSSES, progress=False
+        )  # fmt: skip
         return _numbered(solution.data)
 
     def sampled(self, question: Question, seed: int) -> xr.Dataset:
-        *nouns, ratio = question
         size = self.ensemble.dimension
         large, small = (
             wf.simulate.proportional(
-                *nouns, width_ratio=ratio, dimension=dimension, replicates=self.ensemble.replicates, seed=seed + i, progress=False
+                *question[:3], width_ratio=question.width_ratio, dimension=dimension, replicates=self.ensemble.replicates, seed=seed + i, progress=False
             ).data
             for i, dimension in enumerate((size, size // SHRINK))
         )  # fmt: skip
         return _numbered((SHRINK * large - small) / (SHRINK - 1))
 
     def wrong(self, question: Question) -> Question:
-        return question._replace(training=replace(question.training, rate=FASTER * question.training.rate))
+        return question._replace(training=replace(question.training, rate=FASTER * question.training.rates))
 
     def compared(self, field: str, parts: list[xr.DataArray]) -> tuple[str, list[xr.DataArray]]:
         at = marks(parts[0].sizes["step"] - 1)

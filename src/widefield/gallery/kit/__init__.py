@@ -1,8 +1,10 @@
 """What every figure is made with: families of questions, panels, and the step from data to an entry."""
 
+# ruff: noqa: F401
+
 from matplotlib.axes import Axes
 
-from widefield.gallery.kit.entry import Job, made, over, sheet
+from widefield.gallery.kit.entry import Job, Panel, Panels, made, over, sheet
 from widefield.gallery.kit.families import Experiment, Family, measure, padded, pairs, rejections, trained
 from widefield.gallery.kit.panels import (
     SHAPES,
@@ -20,33 +22,3 @@ from widefield.gallery.kit.panels import (
     two_times,
 )
 from widefield.gallery.record import Made, Work
-
-__all__ = [
-    "SHAPES",
-    "Axes",
-    "Experiment",
-    "Family",
-    "Job",
-    "Made",
-    "Work",
-    "curve",
-    "curves",
-    "density",
-    "diagonal",
-    "fitted_power",
-    "image",
-    "key",
-    "layers",
-    "made",
-    "measure",
-    "over",
-    "padded",
-    "pairs",
-    "points",
-    "power_fit",
-    "rejections",
-    "sheet",
-    "ticks_at",
-    "trained",
-    "two_times",
-]

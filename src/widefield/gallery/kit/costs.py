@@ -44,7 +44,7 @@ def table_of_costs(
     notes: tuple[str, ...],
 ) -> Made:
     """The entry: ``series(p, what, against)`` gives sizes and (seconds, bytes) at each, for every line of ``powers``."""
-    job, fields = work.jobs(len(powers)), {}
+    job, fields = work.jobs(len(powers)), dict[str, Any]()
     for what, against in powers:
         job(f"{what} against {against}")
         sizes, measured = series(p, what, against)

@@ -13,11 +13,12 @@ import xarray as xr
 
 from widefield.compare import HEADER, Pair, Row, cells, judge_all
 from widefield.gallery.record import Made
-from widefield.plot.style import Figure, house_style, letter, panels
+from widefield.plot.style import Figure, Share, house_style, letter, panels
 
 Job = Callable[[str], None]  # to be called with a few words before every job
-Panels = Sequence[Sequence[Callable[..., None]]]  # rows of panels
-SMALL_PRINT = {"legend.fontsize": 7}
+Panel = Callable[..., None]  # draws on the axes, given data and parameters
+Panels = Sequence[Sequence[Panel]]  # rows
+SMALL_PRINT: dict[Any, Any] = {"legend.fontsize": 7}
 
 
 def over(dims: Mapping[str, Iterable[Any]], one: Callable[..., xr.Dataset], job: Job) -> xr.Dataset:
@@ -38,7 +39,7 @@ def sheet(
     *,
     size: tuple[float, float],
     caption: str = "",
-    share: str = "none",
+    share: Share = "none",
     by_column: bool = False,
 ) -> Figure:
     """A figure with one lettered axes for each panel; ``by_column`` the letters run down the columns."""
@@ -63,7 +64,7 @@ def made(
     notes: Iterable[str] = (),
     numbers: Iterable[dict[str, Any]] = (),
     caption: str = "",
-    share: str = "none",
+    share: Share = "none",
     by_column: bool = False,
 ) -> Made:
     """The entry with its table: pairs, judged together, and rows that are judged already.

@@ -21,8 +21,16 @@ class Experiment(ABC, Generic[Question]):
 
     suffix: str  # of the fields of the wrong theory
     wrong_theory: str  # in words
-    first_seed: int
-    note: str  # what the points are
+
+    @property
+    @abstractmethod
+    def first_seed(self) -> int:
+        """Seeds of families are counted from here."""
+
+    @property
+    @abstractmethod
+    def note(self) -> str:
+        """What the points are."""
 
     @abstractmethod
     def theory(self, question: Question) -> xr.Dataset:
@@ -57,7 +65,7 @@ class Family(Generic[Question]):
     dim: str
     label: str
     fields: tuple[str, ...]
-    members: Mapping[float, Question]
+    members: Mapping[Any, Question]
     seed: int = 0
 
 
@@ -124,10 +132,9 @@ def trained(
     *,
     size: tuple[float, float],
     notes: Iterable[str] = (),
-    share: str = "none",
     by_column: bool = False,
 ) -> Made:
     """The entry, judged by ``compared``, with a note on how much of the wrong theory the comparison rejects."""
     rejected = rejections(compared(with_wrong_theory(data, experiment.suffix)))
     said = (experiment.note, f"{experiment.wrong_theory} is {rejected}", *notes)
-    return made(panels, data, p, compared(data), size=size, notes=said, share=share, by_column=by_column)
+    return made(panels, data, p, compared(data), size=size, notes=said, by_column=by_column)

@@ -6,9 +6,11 @@ r"""How wide is wide enough: the width at which a kernel fluctuates by less than
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import xarray as xr
+from matplotlib.ticker import MaxNLocator
 
 import widefield as wf
 from widefield.compare import Pair, judge_all
@@ -38,7 +40,7 @@ class Case:
         )  # fmt: skip
 
     @property
-    def look(self) -> dict[str, str]:
+    def look(self) -> dict[str, Any]:
         """Color by activation, dashed where recurrent, dotted where biases are static."""
         style, marker = (":", "^") if self.biases == "tied" else ("--", "x") if self.family == "RNN" else ("-", "o")
         return {"color": COLOR_OF[self.activation], "linestyle": style, "marker": marker}
@@ -85,8 +87,8 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     at = f"spread {100 * max(p.accuracies):g} %"
     critical = partial(_cases, cases=CASES[:N_CRITICAL], title=f"critical, {at}")
     biased = partial(_cases, cases=CASES[N_CRITICAL:], title=f"$w = 1.6$, $b = 0.2$, {at}")
-    panels, rows = [[_accuracies, critical], [biased, _measured]], [*pairs(data), *raw]
-    return kit.made(panels, data, p, rows, size=(4.0, 3.1), notes=notes(data, p), caption=CAPTION)
+    panels: kit.Panels = [[_accuracies, critical], [biased, _measured]]
+    return kit.made(panels, data, p, [*pairs(data), *raw], size=(4.0, 3.1), notes=notes(data, p), caption=CAPTION)
 
 
 def advice(p: Parameters, case: Case) -> xr.Dataset:
@@ -155,7 +157,7 @@ def notes(data: xr.Dataset, p: Parameters) -> tuple[str, ...]:
 
 def _widths(ax: kit.Axes, title: str) -> None:
     ax.set(yscale="log", xlabel="layer or time + 1", ylabel="width $n$", title=title)
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _accuracies(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:

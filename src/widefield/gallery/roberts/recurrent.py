@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair, judge_all
+from widefield.compare import Pair, Row, judge_all
 from widefield.gallery import kit
 from widefield.gallery.roberts import recurrent_panels
 from widefield.gallery.segadlo.architectures import BIASES
@@ -65,7 +65,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
         blocks.append(figure(p))
     data = xr.merge(blocks)
     shown = [replace(row, agrees=None) for row in judge_all(first_figure(data))]
-    rows = [*pairs(data), *logarithms(data), *shown]
+    rows: list[Pair | Row] = [*pairs(data), *logarithms(data), *shown]
     return kit.made(
         recurrent_panels.PANELS, data, p, rows, size=(2.9, 2.5), notes=NOTES, caption=recurrent_panels.CAPTION
     )

@@ -80,7 +80,7 @@ def _fig_1(ax: kit.Axes, data: xr.Dataset, p: Any) -> None:
     ax.legend()
 
 
-PANELS = [
+PANELS: kit.Panels = [
     *([partial(_correction, activation=activation, name=name) for name in LABELS] for activation in ("relu", "erf")),
     [_variances, _lags, _logarithms, _fig_1],
 ]

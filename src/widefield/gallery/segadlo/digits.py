@@ -59,8 +59,8 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     differences = [difference(data, readout) for readout in READOUTS]
     last, every = (row.relative_error for row in differences)
     note = f"read out at one state the predictions differ by {last:.1e} of their largest, at every state by {every:.1e}"
-    panels = [*(partial(_images, readout=readout) for readout in READOUTS), _rows]
-    rows = [*kernels, *differences]
+    panels: list[kit.Panel] = [*(partial(_images, readout=readout) for readout in READOUTS), _rows]
+    rows: list[Pair | Row] = [*kernels, *differences]
     made = kit.made([panels], data, p, rows, size=(3.3, 2.8), notes=(note,), numbers=errors(data), share="row")
     return replace(made, agrees=last <= SAME and made.agrees is not False)
 

@@ -69,7 +69,7 @@ def _variance(ax: kit.Axes, data: xr.Dataset, p: Parameters, biases: str) -> Non
     for kind in KINDS:
         samples = equal_states(data.simulation.sel(kind=kind)).transpose("replicate", "state")
         band(ax, data.state, samples, kind=kind, label=kind)
-    _named(ax, biases, r"$C^{(a,a)}$", "upper right")
+    _named(ax, biases, r"$C^{(a,a)}$")
 
 
 def _cross(ax: kit.Axes, data: xr.Dataset, p: Parameters, biases: str) -> None:
@@ -81,10 +81,10 @@ def _cross(ax: kit.Axes, data: xr.Dataset, p: Parameters, biases: str) -> None:
             deep = kind == "DNN"
             ax.plot(data.state, case.theory, color=COLORS["theory" if deep else look], linewidth=1.0 if deep else 1.4)
             band(ax, data.state, case.simulation.transpose("replicate", "state"), kind=look, label=label)
-    _named(ax, biases, r"$C^{(a,b)}$", "upper left")
+    _named(ax, biases, r"$C^{(a,b)}$")
 
 
-def _named(ax: kit.Axes, biases: str, symbol: str, corner: str) -> None:
+def _named(ax: kit.Axes, biases: str, symbol: str) -> None:
     ax.set(xlabel="layer or time $a$", ylabel=symbol, title=f"{BIASES[biases]} biases")
     if biases == "untied":
-        ax.legend(loc=corner)
+        ax.legend()
