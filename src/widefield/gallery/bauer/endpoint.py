@@ -8,15 +8,17 @@ from itertools import product
 import numpy as np
 import xarray as xr
 
+import widefield as wf
 from widefield.compare import Pair
 from widefield.gallery import kit
 from widefield.gallery.bauer import sampling
-from widefield.gallery.bauer.sampling import FIRST, KINDS, OUTLIER, STATES, Blocks, Sampling, Trial, entries, limit
+from widefield.gallery.bauer.sampling import FIRST, KINDS, OUTLIER, STATES, Blocks, Sampling, entries, limit
 
 SIGNALS = ("weak", "strong")
 GAUGE = "RNN, weak: odd lags are not compared, their sign is chosen in every network, which leaves a mean of order 1/√N"
 N_SPECTRA = 4  # networks whose eigenvalues are drawn
 SPECTRA = ("eigenvalue_real", "eigenvalue_imag")
+OUTPUT = {"state": -1, "sample": 0, "output": 0}
 
 
 @dataclass(frozen=True)
@@ -33,15 +35,9 @@ QUICK = Parameters(width=128, n_chains=24, steps=120, warmup=80)
 
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Kernels, predictions and eigenvalues of both architectures at both strengths."""
-    blocks: list[xr.Dataset] = []
-    trials: list[Trial] = []
-    cases = list(product(KINDS, SIGNALS))
-    job = work.jobs(len(cases))
-    for i, (kind, signal) in enumerate(cases):
-        job(f"{kind}, {signal} signal: {p.n_chains} chains at widths {tuple(p.sizes.values())}")
-        block, sampled = one_case(p, kind, signal, seed=p.seed + 2 * i)
-        blocks.append(block)
-        trials += sampled
+    job = work.jobs(len(KINDS) * len(SIGNALS))
+    cases = enumerate(product(KINDS, SIGNALS))
+    blocks, trials = sampling.collect(one_case(p, kind, signal, p.seed + 2 * i, job) for i, (kind, signal) in cases)
     data = xr.merge(blocks)
     data.attrs.update(p.sizes)
     notes = ("2 · wide − narrow against infinite width", GAUGE, *sampling.mixing(trials))
@@ -49,28 +45,32 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     return kit.made(rows, data, p, sampling.verdicts(pairs(data), trials), size=(2.5, 2.4), notes=notes)
 
 
-def one_case(p: Parameters, kind: str, signal: str, seed: int) -> Blocks:
+def one_case(p: Parameters, kind: str, signal: str, seed: int, job: kit.Job) -> Blocks:
     """Fields ``<kind>_<signal>_<quantity>``, sampled ones with dims (replicate, …)."""
+    job(f"{kind}, {signal} signal: {p.n_chains} chains at widths {tuple(p.sizes.values())}")
     strength = p.ratios[SIGNALS.index(signal)] * float(sampling.critical_strength(p.depth, p.temperature))
-    task, network = sampling.endpoint(strength), sampling.linear(kind, p.depth)
+    task, network, spectra = (
+        sampling.endpoint(strength),
+        sampling.linear(kind, p.depth),
+        SPECTRA if kind == "RNN" else (),
+    )
     state = sampling.theory(network, task, p.temperature)
-    spectra = SPECTRA if kind == "RNN" else ()
-    output = {"state": -1, "sample": 0, "output": 0}
-    fields, trials = {"theory": state.hidden.isel(FIRST), "predicted": state.prediction.isel(output)}, []
-    for i, (size, width) in enumerate(p.sizes.items()):
-        wanted = ("hidden", "prediction", *spectra)
-        trial = sampling.trained(p, network, task, width=width, seed=seed + i, quantities=wanted)
-        trials.append((f"{kind}, {signal}, N = {width}", trial))
-        fields[f"hidden_{size}"] = trial.hidden.isel(FIRST)
-        fields[f"prediction_{size}"] = trial.prediction.isel(output)
-        if spectra:
-            fields[f"outlier_{size}"] = abs(sampling.eigenvalues(trial)).max("eigenvalue")
-        if size == "wide":
-            fields |= {part: trial.data[part] for part in spectra}
+    wanted, name = ("hidden", "prediction", *spectra), f"{kind}, {signal}"
+    fields, trials = sampling.both_sizes(p, network, task, name, seed=seed, quantities=wanted, observe=observed)
+    fields |= {"theory": state.hidden.isel(FIRST), "predicted": state.prediction.isel(OUTPUT)}
     if spectra:
+        fields |= {part: trials[0][1].data[part] for part in spectra}
         fields["expected_outlier"] = xr.DataArray(abs(sampling.leading_eigenvalue(state, outside=True)))
     data = xr.Dataset({f"{kind}_{signal}_{name}": field for name, field in fields.items()})
     return data.drop_vars(("state", "sample", "output"), errors="ignore"), trials
+
+
+def observed(trial: wf.Solution) -> dict[str, xr.DataArray]:
+    """Kernel, output at the last state and, of recurrent networks, modulus of the largest eigenvalue."""
+    fields = {"hidden": trial.hidden.isel(FIRST), "prediction": trial.prediction.isel(OUTPUT)}
+    if "eigenvalue_real" in trial.data:
+        fields["outlier"] = abs(sampling.eigenvalues(trial)).max("eigenvalue")
+    return fields
 
 
 def pairs(data: xr.Dataset) -> Iterator[Pair]:

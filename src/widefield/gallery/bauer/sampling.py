@@ -1,6 +1,6 @@
 """What the figures of the poster share: the one-sample task, chains of trained networks, and what to say of them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,6 +76,31 @@ def trained(
         network, task, temperature=p.temperature, width=width, replicates=p.n_chains, steps=p.steps, warmup=p.warmup,
         seed=seed, start=start, quantities=quantities, progress=False, throw=False,
     )  # fmt: skip
+
+
+def both_sizes(
+    p: Sampling,
+    network: wf.Network,
+    task: wf.Task,
+    name: str,
+    *,
+    seed: int,
+    quantities: tuple[str, ...],
+    observe: Callable[[wf.Solution], Mapping[str, xr.DataArray]],
+) -> tuple[dict[str, xr.DataArray], list[Trial]]:
+    """What ``observe`` sees of chains from random weights, as ``<field>_wide`` and ``<field>_narrow``."""
+    fields, trials = dict[str, xr.DataArray](), []
+    for i, (size, width) in enumerate(p.sizes.items()):
+        trial = trained(p, network, task, width=width, seed=seed + i, quantities=quantities)
+        trials.append((f"{name}, N = {width}", trial))
+        fields |= {f"{field}_{size}": values for field, values in observe(trial).items()}
+    return fields, trials
+
+
+def collect(cases: Iterable[Blocks]) -> tuple[list[xr.Dataset], list[Trial]]:
+    """All fields and all simulations."""
+    blocks, trials = zip(*cases)
+    return list(blocks), [trial for some in trials for trial in some]
 
 
 def leading_eigenvalue(solution: wf.Solution, *, outside: bool) -> complex:

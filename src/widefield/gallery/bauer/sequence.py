@@ -64,12 +64,8 @@ QUICK = Parameters(
 
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Kernels, predictors and spectra of one task, theory and sampled; test errors of many, theory alone."""
-    job, trials, blocks = work.jobs(4), [], []
-    for i, kind in enumerate(KINDS):
-        job(f"{kind}: theory and {p.n_chains} chains at widths {tuple(p.sizes.values())}")
-        block, sampled = one_kind(p, kind, seed=p.seed + 10 * i)
-        blocks.append(block)
-        trials += sampled
+    job = work.jobs(4)
+    blocks, trials = sampling.collect(one_kind(p, kind, p.seed + 10 * i, job) for i, kind in enumerate(KINDS))
     over = partial(errors_over, rotation=p.rotation, n_tasks=p.n_tasks, n_test=p.n_test, seed=p.seed)
     job("test errors over the number of supervised states")
     sets = [(p.inputs, tuple(sorted(p.order[:n]))) for n in p.n_supervised]
@@ -83,23 +79,17 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     return kit.made(panels(data, p), data, p, rows, size=(2.9, 2.7), notes=notes, numbers=numbers(data))
 
 
-def one_kind(p: Parameters, kind: str, seed: int) -> Blocks:
+def one_kind(p: Parameters, kind: str, seed: int, job: kit.Job) -> Blocks:
     """Fields ``<kind>_<quantity>`` of theory and, with ``_wide`` and ``_narrow``, of sampled networks."""
+    job(f"{kind}: theory and {p.n_chains} chains at widths {tuple(p.sizes.values())}")
     whole, task = p.rotation.task(p.inputs, p.supervised, seed=p.seed)
-    network, recurrent = p.rotation.network(kind), kind == "RNN"
-    state = sampling.theory(network, task, p.temperature)
-    fields, trials = observed(state, kind), []
-    for i, (size, width) in enumerate(p.sizes.items()):
-        wanted = ("hidden", "prediction", *(SPECTRA if recurrent else ()))
-        trial = sampling.trained(p, network, task, width=width, seed=seed + i, quantities=wanted)
-        trials.append((f"{kind}, N = {width}", trial))
-        fields |= {f"{name}_{size}": field for name, field in observed(trial, kind).items()}
-        if recurrent:
-            angle, modulus = leading(trial)
-            fields |= {f"angle_{size}": angle, f"modulus_{size}": modulus}
-        if recurrent and size == "wide":
-            fields |= {part: trial.data[part] for part in SPECTRA}
-    if recurrent:
+    network, spectra = p.rotation.network(kind), SPECTRA if kind == "RNN" else ()
+    state, observe = sampling.theory(network, task, p.temperature), partial(observed, kind=kind)
+    wanted = ("hidden", "prediction", *spectra)
+    fields, trials = sampling.both_sizes(p, network, task, kind, seed=seed, quantities=wanted, observe=observe)
+    fields |= observe(state)
+    if spectra:
+        fields |= {part: trials[0][1].data[part] for part in spectra}
         top = sampling.leading_eigenvalue(state, outside=False)
         fields |= {"angle": xr.DataArray(np.degrees(abs(np.angle(top)))), "modulus": xr.DataArray(abs(top))}
         assert whole.y is not None
@@ -108,17 +98,15 @@ def one_kind(p: Parameters, kind: str, seed: int) -> Blocks:
 
 
 def observed(solution: wf.Solution, kind: str) -> dict[str, xr.DataArray]:
-    """Kernel between states and predictor."""
+    """Kernel between states, predictor, and angle (degrees, 0 to 180) and modulus of sampled largest eigenvalues."""
     kernel, prediction = sampling.state_traces(solution.hidden), solution.prediction.isel(output=0)
-    return {f"{kind}_kernel": kernel, f"{kind}_prediction": prediction}
-
-
-def leading(trial: wf.Solution) -> tuple[xr.DataArray, xr.DataArray]:
-    """Angle (degrees, between 0 and 180) and modulus of each network's largest eigenvalue."""
-    z = sampling.eigenvalues(trial)
-    top = z.isel(eigenvalue=abs(z).argmax("eigenvalue"))
-    angle = top.copy(data=np.degrees(np.abs(np.angle(top.values))))
-    return angle.drop_vars("eigenvalue", errors="ignore"), abs(z).max("eigenvalue")
+    fields = {f"{kind}_kernel": kernel, f"{kind}_prediction": prediction}
+    if "eigenvalue_real" in solution.data:
+        z = sampling.eigenvalues(solution)
+        top = z.isel(eigenvalue=abs(z).argmax("eigenvalue"))
+        angle = top.copy(data=np.degrees(np.abs(np.angle(top.values)))).drop_vars("eigenvalue", errors="ignore")
+        fields |= {"angle": angle, "modulus": abs(z).max("eigenvalue")}
+    return fields
 
 
 def pairs(data: xr.Dataset, p: Parameters) -> Iterator[Pair]:

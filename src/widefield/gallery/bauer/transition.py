@@ -15,7 +15,7 @@ import widefield as wf
 from widefield.compare import Pair, equal_states
 from widefield.gallery import kit
 from widefield.gallery.bauer import sampling
-from widefield.gallery.bauer.sampling import FIRST, KINDS, Blocks, Sampling, Trial, endpoint, linear
+from widefield.gallery.bauer.sampling import FIRST, KINDS, Blocks, Sampling, endpoint, linear
 from widefield.plot.style import COLORS, SERIES, stderr
 
 DEPTH = 3  # the closed forms of fluctuations are those of T = 4
@@ -50,13 +50,9 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     job = work.jobs(len(cases) + 1)
     job("theory: both branches and the landscape")
     lines = [branches(p, critical), landscapes(p, critical)]
-    blocks: list[xr.Dataset] = []
-    trials: list[Trial] = []
-    for i, (kind, ratio) in enumerate(cases):
-        job(f"{kind}, λ = {ratio:g} λ_c: {p.n_chains} chains from each start")
-        block, sampled = one_strength(p, kind, ratio, critical, seed=p.seed + 10 * i)
-        blocks.append(block)
-        trials += sampled
+    blocks, trials = sampling.collect(
+        one_strength(p, kind, ratio, critical, p.seed + 10 * i, job) for i, (kind, ratio) in enumerate(cases)
+    )
     data = xr.merge([*lines, xr.combine_by_coords(blocks)])
     data.attrs.update(critical_strength=critical)
     rows, notes = sampling.verdicts(pairs(data), trials), (LAW, OFFSET, *sampling.mixing(trials))
@@ -100,11 +96,12 @@ def saddle(kind: str, strength: float, p: Parameters, branch: str = "lowest") ->
     return sampling.theory(linear(kind, DEPTH), endpoint(strength), p.temperature, branch)
 
 
-def one_strength(p: Parameters, kind: str, ratio: float, critical: float, seed: int) -> Blocks:
+def one_strength(p: Parameters, kind: str, ratio: float, critical: float, seed: int, job: kit.Job) -> Blocks:
     """Theory and sampled kernels (start, neurons, replicate, state, state_) at one strength.
 
     Directions of a DNN's states are independent at any width: narrow ones tell all. Its fields are called ``deep_…``.
     """
+    job(f"{kind}, λ = {ratio:g} λ_c: {p.n_chains} chains from each start")
     network, task, state = linear(kind, DEPTH), endpoint(ratio * critical), saddle(kind, ratio * critical, p)
     widths = list(p.sizes.values()) if kind == "RNN" else [p.sizes["narrow"]]
     sampled, trials = [], []

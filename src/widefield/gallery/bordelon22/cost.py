@@ -55,7 +55,7 @@ QUICK = Parameters(samples=(4, 16), steps=(20, 60), widths=(200, 400, 800), path
 
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Time and memory of every line of the table."""
-    return table_of_costs(p, work, POWERS, series, COLUMNS, NOTES)
+    return table_of_costs(p, work, POWERS, series, COLUMNS, NOTES, one_legend=True)
 
 
 def series(p: Parameters, what: str, against: str) -> tuple[Sequence[int], Sequence[tuple[float, float]]]:

@@ -42,6 +42,8 @@ def table_of_costs(
     series: Callable[..., tuple[Sequence[int], Sequence[tuple[float, float]]]],
     columns: Sequence[Column],
     notes: tuple[str, ...],
+    *,
+    one_legend: bool = False,
 ) -> Made:
     """The entry: ``series(p, what, against)`` gives sizes and (seconds, bytes) at each, for every line of ``powers``."""
     job, fields = work.jobs(len(powers)), dict[str, Any]()
@@ -59,6 +61,9 @@ def table_of_costs(
     rows = [_row(data, powers, *case) for case in powers]
     panels = [[partial(_costs, powers=powers, kind=kind, column=column) for column in columns] for kind in UNITS]
     figure = sheet(panels, data, p, size=(3.1, 2.5))
+    tops = figure.axes[: len(columns)]
+    for ax in tops[-1:] if one_legend else tops:
+        ax.legend(*(tops[0] if one_legend else ax).get_legend_handles_labels(), fontsize=7)
     return Made(figure, data, p, rows, [HEADER, *map(_cells, rows)], notes=notes)
 
 
@@ -85,7 +90,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _costs(ax: Axes, data: xr.Dataset, p: Any, powers: Powers, kind: str, column: Column) -> None:
-    """Points of every case, and the expected power through the last of them; one color for what is measured.
+    """Points of every case, and the expected power through the last of them.
 
     What is measured has one color in all panels, unless it is all that a panel shows.
     """
@@ -102,7 +107,5 @@ def _costs(ax: Axes, data: xr.Dataset, p: Any, powers: Powers, kind: str, column
     key(ax, "expected power")
     ax.yaxis.set_minor_formatter(NullFormatter())
     ax.set(xlabel=label, ylabel=UNITS[kind][1], title=title if kind == "seconds" else "")
-    if kind == "seconds":
-        ax.legend()
     ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     ax.set_xticks(sorted(sizes), [str(size) for size in sorted(sizes)], rotation=45 if len(sizes) > 4 else 0)

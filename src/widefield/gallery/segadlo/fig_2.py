@@ -69,23 +69,33 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
             work.report(done, total, words)
             work.points.add(_key(p, i, mark), distance(p, i, mark))
         done += mark.cost
-    data = collect(p, work.points)
-    rows = list(numbers(data))
+    by_width, by_depth = (collect(p, work.points, axis) for axis in ("width", "depth"))
+    data = xr.Dataset({"by_width": by_width, "by_depth": by_depth.isel(variance=0, drop=True)})
+    rows = list(numbers(data, p))
     notes = ["unbiased estimator, exact on the Gaussian side: may be negative", *exceptions(rows)]
     if work.points.path and work.points.n_stored:
         notes.append(f"{work.points.n_stored} of {len(jobs)} points were taken from {work.points.path.name}")
     panels = [[partial(_width_panel, biases=biases), partial(_depth_panel, biases=biases)] for biases in BIASES]
-    return kit.Made(
-        kit.sheet(panels, data, p, size=(3.7, 2.9)), data, p, rows, [HEADER, *map(_cells, rows)], notes=tuple(notes)
-    )
+    figure = kit.sheet(panels, data, p, size=(3.7, 2.9))
+    return kit.Made(figure, data, p, rows, [HEADER, *map(_cells, rows)], notes=tuple(notes))
+
+
+def axes_of(p: Parameters, axis: str) -> dict[str, list[Any]]:
+    """What varies along the ``width`` or along the ``depth``."""
+    values, variances = (p.widths, p.variances) if axis == "width" else (p.depths, p.variances[:1])
+    return {"variance": list(variances), "biases": list(BIASES), "kind": list(KINDS), axis: list(values)}
+
+
+def marks(p: Parameters, axis: str) -> list[Mark]:
+    """In the order of `axes_of`."""
+    fixed = {"width": p.width, "depth": p.depth}
+    cases = product(*axes_of(p, axis).values())
+    return [Mark(kind, biases, variance, **(fixed | {axis: value})) for variance, biases, kind, value in cases]
 
 
 def all_marks(p: Parameters) -> list[Mark]:
     """Every mark of the four panels and their insets, each once."""
-    cases = list(product(KINDS, BIASES))
-    against_width = [Mark(k, b, v, n, p.depth) for k, b in cases for v in p.variances for n in p.widths]
-    against_depth = [Mark(k, b, p.variances[0], p.width, d) for k, b in cases for d in p.depths]
-    return list(dict.fromkeys(against_width + against_depth))
+    return list(dict.fromkeys(marks(p, "width") + marks(p, "depth")))
 
 
 def distance(p: Parameters, realization: int, mark: Mark) -> float:
@@ -127,48 +137,29 @@ def _key(p: Parameters, realization: int, mark: Mark) -> dict[str, Any]:
     return {"widefield": metadata.version("widefield"), **fixed, **mark._asdict(), "realization": realization}
 
 
-def collect(p: Parameters, stored: Points) -> xr.Dataset:
-    """The numbers as labeled arrays, ``by_width`` and ``by_depth``."""
-    by_width = _array(p, stored, "width", p.widths, p.variances)
-    by_depth = _array(p, stored, "depth", p.depths, p.variances[:1]).isel(variance=0, drop=True)
-    fixed = {"depth_of_by_width": p.depth, "width_of_by_depth": p.width, "variance_of_by_depth": p.variances[0]}
-    return xr.Dataset({"by_width": by_width, "by_depth": by_depth}, attrs=fixed)
+def collect(p: Parameters, stored: Points, axis: str) -> xr.DataArray:
+    """The numbers as a labeled array, last over the ``realization`` of the inputs."""
+    coords = axes_of(p, axis) | {"realization": list(range(p.n_realizations))}
+    flat = [stored.get(_key(p, i, mark)) for mark in marks(p, axis) for i in range(p.n_realizations)]
+    return xr.DataArray(np.reshape(flat, [len(c) for c in coords.values()]), coords=coords, dims=list(coords))
 
 
-def _array(
-    p: Parameters, stored: Points, axis: str, values: tuple[int, ...], variances: tuple[float, ...]
-) -> xr.DataArray:
-    coords: dict[str, list[Any]] = {
-        "variance": list(variances),
-        "biases": list(BIASES),
-        "kind": list(KINDS),
-        axis: list(values),
-        "realization": list(range(p.n_realizations)),
-    }
-    flat = []
-    for variance, biases, kind, value, realization in product(*coords.values()):
-        at = {"width": p.width, "depth": p.depth, axis: value}
-        flat.append(stored.get(_key(p, realization, Mark(kind, biases, variance, **at))))
-    shape = [len(c) for c in coords.values()]
-    return xr.DataArray(np.array(flat, dtype=float).reshape(shape), coords=coords, dims=list(coords))
-
-
-def numbers(data: xr.Dataset) -> Iterator[dict[str, Any]]:
+def numbers(data: xr.Dataset, p: Parameters) -> Iterator[dict[str, Any]]:
     """Mean and standard error over the input realizations; deep against recurrent on the same inputs."""
-    fixed = data.attrs
     for biases, letters in zip(BIASES, ("ab", "cd")):
-        for variance, width in product(data.variance.values, data.width.values):
-            values = data.by_width.sel(biases=biases, variance=variance, width=width)
-            place = {"width": int(width), "A": fixed["depth_of_by_width"] - 1, "variance": float(variance)}
-            yield {"panel": letters[0], "biases": biases, **place, **_summary(values)}
-        for depth in data.depth.values:
-            values = data.by_depth.sel(biases=biases, depth=depth)
+        case = data.sel(biases=biases)
+        for variance, width in product(p.variances, p.widths):
+            place = {"panel": letters[0], "biases": biases, "width": width, "A": p.depth - 1, "variance": variance}
+            yield place | _summary(case.by_width.sel(variance=variance, width=width))
+        for depth in p.depths:
             place = {
-                "width": fixed["width_of_by_depth"],
-                "A": int(depth) - 1,
-                "variance": fixed["variance_of_by_depth"],
+                "panel": letters[1],
+                "biases": biases,
+                "width": p.width,
+                "A": depth - 1,
+                "variance": p.variances[0],
             }
-            yield {"panel": letters[1], "biases": biases, **place, **_summary(values)}
+            yield place | _summary(case.by_depth.sel(depth=depth))
 
 
 def exceptions(rows: list[dict[str, Any]]) -> list[str]:
@@ -200,34 +191,27 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _width_panel(ax: kit.Axes, data: xr.Dataset, p: Parameters, biases: str) -> None:
-    values, (variance, small) = data.by_width.sel(biases=biases), data.variance.values
-    _against_width(ax, values.sel(variance=variance))
-    ax.set_ylim(top=1.15 * ax.get_ylim()[1])
+    """With the smaller variance in an inset."""
     inset = ax.inset_axes((0.6, 0.57, 0.38, 0.36))
-    _against_width(inset, values.sel(variance=small), every=len(data.width) - 1)
-    inset.set_title(f"$g^2={small:g}$", fontsize=7, pad=2)
+    for panel, variance, every in ((ax, p.variances[0], 1), (inset, p.variances[1], len(p.widths) - 1)):
+        _curves(panel, p.widths, data.by_width.sel(biases=biases, variance=variance))
+        kit.ticks_at(panel, p.widths[:: max(1, every)])
+    ax.set_ylim(top=1.15 * ax.get_ylim()[1])
+    inset.set_title(f"$g^2={p.variances[1]:g}$", fontsize=7, pad=2)
     inset.tick_params(labelsize=6)
-    title = f"{BIASES[biases]} biases, $A={data.attrs['depth_of_by_width'] - 1}$"
+    title = f"{BIASES[biases]} biases, $A={p.depth - 1}$"
     ax.set(xlabel="width $n$", ylabel=r"$10^3\,\mathrm{MMD}^2$", title=title)
 
 
 def _depth_panel(ax: kit.Axes, data: xr.Dataset, p: Parameters, biases: str) -> None:
-    _curves(ax, data.depth.values - 1, data.by_depth.sel(biases=biases))
-    title = f"{BIASES[biases]} biases, $n={data.attrs['width_of_by_depth']}$"
+    _curves(ax, np.array(p.depths) - 1, data.by_depth.sel(biases=biases))
+    title = f"{BIASES[biases]} biases, $n={p.width}$"
     ax.set(xlabel="depth or duration $A$", ylabel=r"$10^3\,\mathrm{MMD}^2$", title=title)
     if biases == "untied":
-        ax.legend(title=f"$g^2={data.attrs['variance_of_by_depth']:g}$", loc="upper left")
+        ax.legend(title=f"$g^2={p.variances[0]:g}$", loc="upper left")
 
 
-def _against_width(ax: kit.Axes, values: xr.DataArray, every: int = 1) -> None:
-    _curves(ax, values.width.values, values)
-    ax.set_xscale("log")
-    shown = values.width.values[:: max(1, every)]
-    ax.set_xticks(shown, [str(n) for n in shown])
-    ax.minorticks_off()
-
-
-def _curves(ax: kit.Axes, x: np.ndarray, values: xr.DataArray) -> None:
+def _curves(ax: kit.Axes, x: Any, values: xr.DataArray) -> None:
     ax.axhline(0, color=COLORS["theory"], linewidth=0.7)
     for kind in KINDS:
         look: dict[str, Any] = {"color": COLORS[kind], "marker": MARKERS[kind], "line": "-", "size": 4, "capsize": 2}
