@@ -65,13 +65,12 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     data = data.assign(distances)
     powers = [kit.fitted_power(data["size"], data[f"distance_{name}"].mean(("repeat", "layer"))) for name in KERNELS]
     note = f"1 − cosine of a network's kernel with the theory's falls as N^{powers[0]:.2f} (Φ), N^{powers[1]:.2f} (G)"
-    compared = partial(kit.pairs, families=families, experiment=experiment)
     title = rf"final ${{}}^\ell$, $\gamma_0={last:g}$"
     final, final_, times, times_ = kernels.kernel_panels({"richness": last}, title)
     approach, approach_ = (partial(_convergence, kernel=kernel) for kernel in KERNELS)
     loss = partial(loss_panel, title=f"tanh, $L={p.depth}$, digits")
     panels: kit.Panels = [[loss, final, times, approach], [_density, final_, times_, approach_]]
-    return kit.trained(panels, data, p, experiment, compared, size=(3.4, 2.8), notes=(note,), by_column=True)
+    return kit.trained(panels, data, p, experiment, families, size=(3.4, 2.8), notes=(note,), by_column=True)
 
 
 def distance(p: Parameters, question: Question, theory: xr.Dataset, i: int, width: int) -> xr.Dataset:

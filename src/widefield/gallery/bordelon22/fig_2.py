@@ -58,9 +58,8 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
         final_panel, where=last, kernel="feature", title=rf"final ${{}}^\ell$, $L={p.depths[-1]}$", name="deep"
     )
     times = [partial(times_panel, where=last, kernel=kernel, name="deep") for kernel in ("feature", "gradient")]
-    compared = partial(kit.pairs, families=families, experiment=experiment)
     panels: kit.Panels = [[depths, richnesses, _displacement], [final, *times]]
-    return kit.trained(panels, data, p, experiment, compared, size=(3.5, 2.8))
+    return kit.trained(panels, data, p, experiment, families, size=(3.5, 2.8))
 
 
 def _displacement(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:

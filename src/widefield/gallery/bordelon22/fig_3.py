@@ -42,13 +42,15 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     f, kernel = end.rich_prediction.isel(output=0, drop=True), end.rich_feature.isel(layer=0, drop=True)
     push = np.einsum("rpq,rq->rp", kernel.transpose("richness", "sample", "sample_"), task.labels()[:, 0, 0] - f)
     data["readout_balance"] = (("richness", "sample"), push / p.weight_decay)
-
-    def compared(data: xr.Dataset) -> Iterator[Pair]:
-        yield from kit.pairs(data, (family,), experiment)
-        yield Pair("f = ΦΔ/λ at the end", data.rich_prediction.isel(at=-1, output=0), data.readout_balance)
-
     note = "ΦΔ/λ is what a readout at rest gives; the last row compares it with f at the end of the theory"
-    return kit.trained([[_losses, _features, _last]], data, p, experiment, compared, size=(3.4, 2.9), notes=(note,))
+    return kit.trained(
+        [[_losses, _features, _last]], data, p, experiment, (family,), more=balance, size=(3.4, 2.9), notes=(note,)
+    )
+
+
+def balance(data: xr.Dataset) -> Iterator[Pair]:
+    """Of the readout, at the end of the theory."""
+    yield Pair("f = ΦΔ/λ at the end", data.rich_prediction.isel(at=-1, output=0), data.readout_balance)
 
 
 def _losses(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:

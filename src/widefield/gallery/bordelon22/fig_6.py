@@ -50,9 +50,8 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     last = {"richness": p.richnesses[-1]}
     final = [partial(kernels.final_panel, where=last, kernel=kernel, title="final ${}$") for kernel in KERNELS]
     densities = [partial(_density, name=name) for name in ("density", "gradient_density")]
-    compared = partial(kernels.pairs_with_lazy, families=families, experiment=experiment)
     panels: kit.Panels = [[loss, *densities, *final]]
-    return kit.trained(panels, data, p, experiment, compared, size=(3.2, 2.9), notes=(note,))
+    return kit.trained(panels, data, p, experiment, families, more=kernels.lazy_pair, size=(3.2, 2.9), notes=(note,))
 
 
 def _density(ax: kit.Axes, data: xr.Dataset, p: Parameters, name: str) -> None:

@@ -42,6 +42,5 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     panels: kit.Panels = [
         [loss, *kernels.kernel_panels({"richness": first}, rf"final ${{}}^\ell$, $\gamma_0={first:g}$")]
     ]
-    compared = partial(kernels.pairs_with_lazy, families=families, experiment=experiment)
     note = f"lazy networks have γ0 = {LAZY:g}"
-    return kit.trained(panels, data, p, experiment, compared, size=(3.0, 2.9), notes=(note,))
+    return kit.trained(panels, data, p, experiment, families, more=kernels.lazy_pair, size=(3.0, 2.9), notes=(note,))

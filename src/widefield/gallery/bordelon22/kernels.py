@@ -200,9 +200,8 @@ def lazy_limit(experiment: Kernels, question: Question) -> dict[str, xr.DataArra
     return {"lazy_loss": light.theory(question, method="lazy").loss, "lazy_loss_sampled": networks.loss}
 
 
-def pairs_with_lazy(data: xr.Dataset, families: Iterable[kit.Family], experiment: Kernels) -> Iterator[Pair]:
-    """The pairs of all families, and the lazy loss."""
-    yield from kit.pairs(data, families, experiment)
+def lazy_pair(data: xr.Dataset) -> Iterator[Pair]:
+    """The lazy loss, before it has all but vanished."""
     at = visible(data.lazy_loss, data["at"].values)
     yield Pair("loss, lazy", data.lazy_loss.sel(step=at), data.lazy_loss_sampled.sel(step=at))
 
@@ -215,7 +214,7 @@ def loss_panel(
         at = data["at"].values
         kit.curve(ax, data.lazy_loss, data.lazy_loss_sampled, at=at, color=COLORS["theory"], label="lazy")
     kit.curves(ax, data, f"{name}_loss", dim, symbol, at=data["at"].values)
-    ax.set(xlabel="step $t$", ylabel=r"loss $\frac{1}{2}\Sigma\Delta^2$", title=title)
+    ax.set(xlabel="step $t$", ylabel=r"loss $\frac{1}{2}\Sigma\Delta^2$", title=title, ylim=(0, None))
     ax.legend()
 
 

@@ -1,7 +1,6 @@
 """Fig. 3 of Bordelon & Pehlevan: repeated data against fresh batches, dataset size, batch size and width."""
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import xarray as xr
@@ -70,9 +69,8 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     grid = [experiment.theory(p.repeated(alpha)).test_loss.sel(step=list(p.shown)) for alpha in p.grid]
     data["over_data"] = xr.concat(grid, "grid").assign_coords(grid=list(p.grid)).rename(step="shown")
     data["online_limit"] = experiment.theory(p.online(POPULATION, p.online_ratio)).test_loss
-    compared = partial(kit.pairs, families=families, experiment=experiment)
     panels = [_repeated, _over_data, _online, _wide]
-    return kit.trained([panels], data, p, experiment, compared, size=(3.0, 2.9))
+    return kit.trained([panels], data, p, experiment, families, size=(3.0, 2.9))
 
 
 def _repeated(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:

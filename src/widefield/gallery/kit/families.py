@@ -1,7 +1,7 @@
 """Families of questions over one parameter: the theory, finite networks, and a nearby wrong theory that must be rejected."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Generic, TypeVar
@@ -128,13 +128,22 @@ def trained(
     data: xr.Dataset,
     p: Any,
     experiment: Experiment,
-    compared: Callable[[xr.Dataset], Iterable[Pair]],
+    compared: Sequence[Family] | Callable[[xr.Dataset], Iterable[Pair]],
     *,
     size: tuple[float, float],
     notes: Iterable[str] = (),
+    more: Callable[[xr.Dataset], Iterable[Pair]] = lambda data: (),
     by_column: bool = False,
 ) -> Made:
-    """The entry, judged by ``compared``, with a note on how much of the wrong theory the comparison rejects."""
-    rejected = rejections(compared(with_wrong_theory(data, experiment.suffix)))
+    """The entry, judged by the pairs of families (or of a function of the data) and ``more``.
+
+    A note says how much of the wrong theory the comparison rejects.
+    """
+
+    def all_pairs(data: xr.Dataset) -> Iterator[Pair]:
+        yield from compared(data) if callable(compared) else pairs(data, compared, experiment)
+        yield from more(data)
+
+    rejected = rejections(all_pairs(with_wrong_theory(data, experiment.suffix)))
     said = (experiment.note, f"{experiment.wrong_theory} is {rejected}", *notes)
-    return made(panels, data, p, compared(data), size=size, notes=said, by_column=by_column)
+    return made(panels, data, p, all_pairs(data), size=size, notes=said, by_column=by_column)
