@@ -14,7 +14,7 @@ from scaling import exponent
 from tables import met, table
 
 import widefield as wf
-from widefield.gallery.bordelon22_1 import FULL, images
+from widefield.gallery.bordelon22.fig_1 import FULL, images
 from widefield.theories.dynamics.march.batch import march
 from widefield.theories.dynamics.problem import problem
 

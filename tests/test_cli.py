@@ -7,9 +7,9 @@ import pytest
 
 import widefield as wf
 from widefield import cli
-from widefield.gallery import segadlo_1, segadlo_3
+from widefield.gallery.segadlo import fig_1, fig_3
 
-TINY = segadlo_1.Parameters(width=40, depth=4, n_networks=5, dimension=3, columns=(1, 3))
+TINY = fig_1.Parameters(width=40, depth=4, n_networks=5, dimension=3, columns=(1, 3))
 
 
 def call(*argv):
@@ -60,7 +60,7 @@ def test_a_folder_that_cannot_be_written_is_2(capsys, tmp_path):
 
 
 def test_a_small_run_prints_its_table_and_writes_its_files(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(segadlo_1, "QUICK", TINY)
+    monkeypatch.setattr(fig_1, "QUICK", TINY)
     assert call("gallery", "run", "segadlo-1", "--out", str(tmp_path / "new" / "out")) == 0
     out = capsys.readouterr().out
     assert "C(a,a) RNN, static" in out
@@ -72,8 +72,8 @@ def test_a_failed_run_is_1_without_traceback_and_others_still_run(capsys, tmp_pa
     def fail(*args, **options):
         raise wf.SolveError("prior: nonfinite (lower the variances)")
 
-    monkeypatch.setattr(segadlo_3, "make", fail)
-    monkeypatch.setattr(segadlo_1, "FULL", TINY)
+    monkeypatch.setattr(fig_3, "make", fail)
+    monkeypatch.setattr(fig_1, "FULL", TINY)
     assert call("gallery", "run", "segadlo-3", "segadlo-1", "--full", "--out", str(tmp_path)) == 1
     captured = capsys.readouterr()
     assert "segadlo-3 failed: prior: nonfinite" in captured.err
@@ -85,7 +85,7 @@ def test_an_interruption_is_130(capsys, tmp_path, monkeypatch):
     def interrupt(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(segadlo_1, "make", interrupt)
+    monkeypatch.setattr(fig_1, "make", interrupt)
     assert call("gallery", "run", "segadlo-1", "--out", str(tmp_path)) == 130
     assert "interrupted" in capsys.readouterr().err
 

@@ -9,6 +9,7 @@ from PIL import Image
 
 import widefield as wf
 from widefield.answer.certificate import Certificate
+from widefield.answer.files import write_atomically
 from widefield.answer.solution import make_solution
 from widefield.plot import PICTURES, style
 
@@ -195,7 +196,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        style.write_whole(path, fail)
+        write_atomically(path, fail)
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.png"]
 

@@ -3,8 +3,7 @@
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 from cyclopts import App, CycloptsError, Parameter
 
 if TYPE_CHECKING:
-    from widefield.gallery.record import Report
+    from widefield.gallery import Entry
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -75,43 +74,19 @@ def run(
     return FAILED if failed else OK
 
 
-def _run_one(entry, full: bool, out: Path) -> bool:
+def _run_one(entry: "Entry", full: bool, out: Path) -> bool:
     """Run an entry and print its table; what can go wrong in a run is told in one line."""
     from widefield.answer.certificate import SolveError
+    from widefield.answer.progress import stages
 
     try:
-        with _progress(entry.name) as report:
+        with stages(entry.name) as report:
             result = entry.run(full=full, out=out, report=report)
     except (SolveError, ValueError, OSError, MemoryError, ImportError) as error:
         _complain(f"{entry.name} failed: {error}")
         return False
     print(f"{entry.title} ({entry.source})\n{result}\n")
     return True
-
-
-@contextmanager
-def _progress(name: str) -> Iterator["Report"]:
-    """A bar on standard error that says what is under way and how long the rest will take."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn(), TimeElapsedColumn())
-    left = (TextColumn("left"), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, *left, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(name, total=None)
-
-        def report(done: int, total: int, what: str) -> None:
-            progress.update(task, completed=done, total=total, description=f"{name}: {what}")
-
-        yield report
 
 
 def _writable(out: Path) -> None:

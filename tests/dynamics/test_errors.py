@@ -9,7 +9,7 @@ import pytest
 import widefield as wf
 from tests import contracts
 from tests.dynamics.question import predict
-from widefield.gallery.bordelon22_1 import FULL, images
+from widefield.gallery.bordelon22.fig_1 import FULL, images
 from widefield.theories.dynamics.curves import Estimate, relative_error
 from widefield.theories.dynamics.march.batch import march
 from widefield.theories.dynamics.methods import paths

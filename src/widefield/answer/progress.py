@@ -24,3 +24,26 @@ def bar(title: str, total: int, shown: bool | None, seconds: float) -> Iterator[
     with Progress(*columns, TextColumn("left"), console=console) as progress:
         task = progress.add_task(title, total=total)
         yield lambda finished: progress.advance(task, finished)
+
+
+@contextmanager
+def stages(title: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Yields a function to call with how much is done, of how much, and what is under way; shown on a terminal only."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    words, left = TextColumn("{task.description}"), TextColumn("left")
+    columns = (words, BarColumn(bar_width=24), TaskProgressColumn(), TimeElapsedColumn(), left, TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda done, total, what: progress.update(
+            task, completed=done, total=total, description=f"{title}: {what}"
+        )

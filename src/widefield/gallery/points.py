@@ -19,7 +19,7 @@ class Points:
         if path is not None and path.is_file():
             for line in path.read_text(encoding="utf-8").splitlines():
                 self._read(line)
-        self.n_found = len(self.values)
+        self.n_stored = len(self.values)
 
     def _read(self, line: str) -> None:
         try:

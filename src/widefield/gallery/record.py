@@ -1,15 +1,18 @@
 """What a gallery entry makes, and how it is written: NAME.png, NAME.nc and NAME.json beside one another."""
 
+import itertools
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from widefield.answer.certificate import plain
-from widefield.compare import HEADER, Row, cells, text_table
+from widefield.answer.files import write_atomically
+from widefield.compare import text_table
+from widefield.gallery.points import Points
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -22,6 +25,19 @@ Report = Callable[[int, int, str], None]
 
 def silent(done: int, total: int, what: str) -> None:
     """A report nobody listens to."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an entry is given beside its parameters: whom to tell how far it is, and the points of a run that was stopped."""
+
+    report: Report = silent
+    points: Points = field(default_factory=lambda: Points(None))
+
+    def jobs(self, total: int) -> Callable[[str], None]:
+        """A function to call with a few words before each of ``total`` jobs."""
+        count = itertools.count()
+        return lambda what: self.report(next(count), total, what)
 
 
 @dataclass(frozen=True)
@@ -59,24 +75,13 @@ class Result:
         return "\n".join([head, text_table(self.table[0], self.table[1:]), *notes])
 
 
-def judged(rows: Iterable[Row]) -> dict[str, Any]:
-    """The fields ``numbers``, ``table`` and ``agrees`` of `Made` from rows of a comparison."""
-    rows = tuple(rows)
-    verdicts = [row.agrees for row in rows if row.agrees is not None]
-    return {
-        "numbers": [row.to_dict() for row in rows],
-        "table": [HEADER, *(cells(row) for row in rows)],
-        "agrees": all(verdicts) if verdicts else None,
-    }
-
-
 def store(name: str, made: Made, out: Path, *, title: str, source: str, full: bool, wall_time: float) -> Result:
     """Write the three files, each whole or not at all; the JSON comes last, so that it vouches for the others."""
-    from widefield.plot.style import save, write_whole
+    from widefield.plot.style import save
 
     files = tuple(out / f"{name}.{suffix}" for suffix in ("png", "nc", "json"))
     save(made.figure, files[0])
-    write_whole(files[1], lambda temporary: made.data.to_netcdf(temporary, engine="h5netcdf"))
+    write_atomically(files[1], lambda scratch: made.data.to_netcdf(scratch, engine="h5netcdf"))
     content = {
         "name": name,
         "title": title,
@@ -91,7 +96,7 @@ def store(name: str, made: Made, out: Path, *, title: str, source: str, full: bo
         "versions": {package: metadata.version(package) for package in ("widefield", "jax", "numpy", "scipy")},
     }
     text = json.dumps(finite(plain(content)), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    write_whole(files[2], lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
+    write_atomically(files[2], lambda scratch: Path(scratch).write_text(text, encoding="utf-8"))
     return Result(name, files, made.table, made.agrees, made.notes, wall_time)
 
 

@@ -20,19 +20,19 @@ N_CURVES = 3
 def pictures(solution: "Solution") -> list[Panel]:
     """Losses, outputs and labels, features of every layer and their alignment, final tangent kernel: those there are."""
     fields = solution.data.data_vars
-    found: list[Panel] = []
+    panels: list[Panel] = []
     losses = {label: fields[name] for name, label in LOSSES.items() if name in fields}
     if losses:
-        found.append(partial(_losses, fields=losses))
+        panels.append(partial(_losses, fields=losses))
     if "prediction" in fields:
-        found.append(partial(_predictions, solution=solution))
+        panels.append(partial(_predictions, solution=solution))
     if "feature_kernel" in fields:
-        found.append(partial(_features, field=fields["feature_kernel"]))
+        panels.append(partial(_features, field=fields["feature_kernel"]))
     if "alignment" in fields:
-        found.append(partial(_alignment, field=fields["alignment"], ntk=fields.get("ntk_alignment")))
+        panels.append(partial(_alignment, field=fields["alignment"], ntk=fields.get("ntk_alignment")))
     if "ntk" in fields:
-        found.append(partial(_ntk, field=fields["ntk"]))
-    return found
+        panels.append(partial(_ntk, field=fields["ntk"]))
+    return panels
 
 
 def _line(ax: Axes, x: Any, field: "xr.DataArray", color: str, label: str | None) -> None:

@@ -20,9 +20,9 @@ MOST_PANELS = 6
 
 def pictures(solution: "Solution") -> list[Panel]:
     """A panel with all scalars, then one per field, ``MOST_PANELS`` at most."""
-    found = scalars(solution)
-    found += [partial(_field, field=v, known=e) for v, e in _fields(solution) if _dims(v) and v.dtype.kind in "fiub"]
-    return found[:MOST_PANELS]
+    panels = scalars(solution)
+    panels += [partial(_field, field=v, known=e) for v, e in _fields(solution) if _dims(v) and v.dtype.kind in "fiub"]
+    return panels[:MOST_PANELS]
 
 
 def scalars(solution: "Solution") -> list[Panel]:

@@ -20,13 +20,13 @@ N_CURVES = 3
 def pictures(solution: "Solution") -> list[Panel]:
     """Kernel as correlations, predictions against the state with the labels as crosses, numbers as text."""
     fields = solution.data.data_vars
-    found: list[Panel] = []
+    panels: list[Panel] = []
     name = next((n for n in ("feature", "hidden") if n in fields), None)
     if name is not None:
-        found.append(partial(_correlations, field=fields[name]))
+        panels.append(partial(_correlations, field=fields[name]))
     if "prediction" in fields:
-        found.append(partial(_predictions, solution=solution))
-    return found + scalars(solution)
+        panels.append(partial(_predictions, solution=solution))
+    return panels + scalars(solution)
 
 
 def transition(solution: "Solution") -> list[Panel]:

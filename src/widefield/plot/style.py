@@ -1,27 +1,29 @@
-"""The house style: colours, markers, images, figures without pyplot's global state, files written whole."""
+"""The house style: colors, markers, images, figures without pyplot's global state, files written whole."""
 
 import io
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
+from widefield.answer.files import write_atomically
+
 if TYPE_CHECKING:
     import xarray as xr
 
 Panel = Callable[[Axes], None]  # draws itself
+Share = Literal["none", "row", "col"]  # axes with one vertical range
 DPI = 150
 N_ANNOTATED = 4
 N_TICKED = 6
 N_WHOLE_TICKS = 12
-# Okabe and Ito's palette, told apart with any colour vision and by lightness in print.
+# Okabe and Ito's palette, told apart with any color vision and by lightness in print.
 COLORS = {"DNN": "#E69F00", "RNN": "#0072B2", "RNN_": "#CC79A7", "theory": "#5A5A5A", "other": "#009E73"}
 MARKERS = {"DNN": "o", "RNN": "x", "RNN_": "x"}
 OTHER_MARKER = "s"
@@ -61,10 +63,15 @@ def house_style() -> Iterator[None]:
         yield
 
 
-def panels(n_rows: int, n_columns: int, *, size: tuple[float, float] = (3.4, 2.7)) -> tuple[Figure, np.ndarray]:
-    """A figure of ``n_rows`` by ``n_columns`` axes, each of ``size`` inches; to be called inside `house_style`."""
+def panels(
+    n_rows: int, n_columns: int, *, size: tuple[float, float] = (3.4, 2.7), share: Share = "none"
+) -> tuple[Figure, np.ndarray]:
+    """A figure of ``n_rows`` by ``n_columns`` axes, each of ``size`` inches; to be called inside `house_style`.
+
+    ``share`` names the axes that have one vertical range.
+    """
     figure = Figure(figsize=(size[0] * n_columns, size[1] * n_rows), layout="constrained")
-    return figure, figure.subplots(n_rows, n_columns, squeeze=False)
+    return figure, figure.subplots(n_rows, n_columns, squeeze=False, sharey=share)
 
 
 def band(axes: Axes, x: Any, samples: Any, *, kind: str = "other", label: str | None = None, **options: Any) -> None:
@@ -107,21 +114,35 @@ def mean(field: "xr.DataArray") -> "xr.DataArray":
     return field.mean("replicate", keep_attrs=True) if "replicate" in field.dims else field
 
 
-def matrix(axes: Axes, values: np.ndarray, title: str, symbol: str, names: tuple[str, str]) -> None:
-    """An image with its colour bar, axes called ``names`` (horizontal first); numbers are written into a small one."""
+def matrix(
+    axes: Axes,
+    values: np.ndarray,
+    title: str,
+    symbol: str,
+    names: tuple[str, str],
+    limits: tuple[float, float] | None = None,
+) -> None:
+    """An image with axes called ``names`` (horizontal first); numbers are written into a small one.
+
+    A ``symbol`` has a color bar. ``limits`` are those of the colors, for images that are to be compared.
+    """
     long = max(values.shape) > 4 * min(values.shape)
-    image = axes.imshow(values, cmap=KERNEL_MAP, interpolation="nearest", aspect="auto" if long else "equal")
+    low, high = limits or (None, None)
+    aspect: Any = "auto" if long else "equal"
+    image = axes.imshow(values, cmap=KERNEL_MAP, interpolation="nearest", aspect=aspect, vmin=low, vmax=high)
     axes.set(xlabel=names[0], ylabel=names[1], title=title)
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
     for which, n in zip("xy", values.shape[::-1], strict=True):
         whole_ticks(axes, n, which)
-    axes.figure.colorbar(image, ax=axes, shrink=0.8, label=symbol)
+    if symbol:
+        axes.figure.colorbar(image, ax=axes, shrink=0.8, label=symbol)
     if max(values.shape) <= N_ANNOTATED:
-        middle = (values.min() + values.max()) / 2
+        middle = sum(limits or (values.min(), values.max())) / 2
         for (i, j), value in np.ndenumerate(values):
             color = "black" if value > middle else "white"
-            axes.text(j, i, f"{value:.3g}", ha="center", va="center", fontsize=7, color=color)
+            number = f"{value:.3g}" if limits is None else f"{round(value, 2) + 0.0:.2f}"
+            axes.text(j, i, number, ha="center", va="center", fontsize=7, color=color)
 
 
 def whole_ticks(axes: Axes, n: int, which: str) -> None:
@@ -138,8 +159,6 @@ def letter(axes: Axes, text: str) -> None:
 def save(figure: MatplotlibFigure, path: str | os.PathLike) -> Path:
     """Write a figure whole or not at all; the suffix says the format (none: PNG)."""
     path = Path(path)
-    if not path.parent.is_dir():
-        raise ValueError(f"`path` must lie in an existing folder, but {str(path.parent)!r} does not exist.")
     kind = path.suffix[1:] or "png"
     if kind not in figure.canvas.get_supported_filetypes():
         raise ValueError(f"`path` must end in a format such as .png, .pdf or .svg, got {path.name!r}.")
@@ -148,20 +167,4 @@ def save(figure: MatplotlibFigure, path: str | os.PathLike) -> Path:
         with house_style():
             figure.savefig(temporary, format=kind, dpi=DPI)
 
-    return write_whole(path, write)
-
-
-def write_whole(path: Path, write: Callable[[str], Any]) -> Path:
-    """Let ``write`` fill a temporary file beside ``path``, flush it to disk, then rename it."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    try:
-        write(temporary)
-        with open(temporary, "rb+") as written:
-            os.fsync(written.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return path
+    return write_atomically(path, write)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from widefield.answer.boundary import memory_budget
-from widefield.solvers import richardson
+from widefield.solvers import extrapolation
 from widefield.theories.proportional.fields import arrays_of, every
 from widefield.theories.proportional.problem import Problem
 from widefield.theories.proportional.training_curves import CURVES, memory_of, train
@@ -88,7 +88,7 @@ def in_the_limit(levels: list[Prediction]) -> Prediction:
     """The limit of predictions whose small parameter halves from one to the next."""
     arrays, changes = {}, []
     for name in levels[0].arrays:
-        arrays[name], change = richardson.extrapolate([level.arrays[name] for level in levels])
+        arrays[name], change = extrapolation.extrapolate([level.arrays[name] for level in levels])
         changes.append(float(np.max(change / _scale(name, arrays))))
     error = max(changes) + max(level.error for level in levels)
     residual = float(np.max([level.residual for level in levels]))  # NaN stays

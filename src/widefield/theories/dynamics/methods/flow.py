@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from widefield.answer.certificate import Status
-from widefield.solvers import richardson
+from widefield.solvers import extrapolation
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves, divergence_note, size
 from widefield.theories.dynamics.methods.lazy import Lazy
 from widefield.theories.dynamics.methods.method import Method
@@ -94,9 +94,9 @@ def _limit(problem: Problem, levels: list[TrainingCurves]) -> TrainingCurves:
     last = levels[-1]
 
     def limit(estimates: list[Estimate]) -> Estimate:
-        return Estimate(richardson.extrapolate([one.value for one in estimates])[0], estimates[-1].stderr)
+        return Estimate(extrapolation.extrapolate([one.value for one in estimates])[0], estimates[-1].stderr)
 
-    outputs, change = richardson.extrapolate([one.prediction.value[:, list(problem.readouts)] for one in levels])
+    outputs, change = extrapolation.extrapolate([one.prediction.value[:, list(problem.readouts)] for one in levels])
     ntk = [one.ntk for one in levels if one.ntk is not None]
     return replace(
         last, prediction=limit([one.prediction for one in levels]), loss=limit([one.loss for one in levels]),

@@ -1,0 +1,1 @@
+"""Panels of the poster of Bauer et al., and the questions it leaves open."""

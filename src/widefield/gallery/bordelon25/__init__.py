@@ -1,0 +1,1 @@
+"""Figures of Bordelon & Pehlevan (2025)."""

@@ -1,0 +1,24 @@
+"""What every figure is made with: families of questions, panels, and the step from data to an entry."""
+
+# ruff: noqa: F401
+
+from matplotlib.axes import Axes
+
+from widefield.gallery.kit.entry import Job, Panel, Panels, made, over, sheet
+from widefield.gallery.kit.families import Experiment, Family, measure, padded, pairs, rejections, trained
+from widefield.gallery.kit.panels import (
+    SHAPES,
+    curve,
+    curves,
+    density,
+    diagonal,
+    fitted_power,
+    image,
+    key,
+    layers,
+    points,
+    power_fit,
+    ticks_at,
+    two_times,
+)
+from widefield.gallery.record import Made, Work

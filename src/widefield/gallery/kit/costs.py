@@ -1,0 +1,111 @@
+"""Measured costs beside a printed table: process times, fitted powers and their figure."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter
+
+from widefield.gallery.kit.entry import sheet
+from widefield.gallery.kit.panels import fitted_power, key, power_fit
+from widefield.gallery.record import Made, Work
+from widefield.plot.style import SERIES
+
+HEADER = ("what", "against", "time", "expected", "printed", "memory", "expected", "printed")
+FASTEST_OF = 2
+UNITS = {"seconds": (1.0, "CPU time [s]"), "bytes": (1e-6, "memory [MB]")}
+
+Case = tuple[str, str]  # what, against
+Powers = Mapping[Case, tuple[tuple[int, int], tuple[int, int]]]  # of time and memory, expected and as printed
+Column = tuple[str, str, Mapping[Case, str]]  # title, horizontal label, cases with their labels
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    """Process seconds, the fastest of a few calls."""
+
+    def once() -> float:
+        start = time.process_time()
+        call()
+        return time.process_time() - start
+
+    return min(once() for _ in range(FASTEST_OF))
+
+
+def table_of_costs(
+    p: Any,
+    work: Work,
+    powers: Powers,
+    series: Callable[..., tuple[Sequence[int], Sequence[tuple[float, float]]]],
+    columns: Sequence[Column],
+    notes: tuple[str, ...],
+    *,
+    one_legend: bool = False,
+) -> Made:
+    """The entry: ``series(p, what, against)`` gives sizes and (seconds, bytes) at each, for every line of ``powers``."""
+    job, fields = work.jobs(len(powers)), dict[str, Any]()
+    for what, against in powers:
+        job(f"{what} against {against}")
+        sizes, measured = series(p, what, against)
+        name, (process_time, memory) = _name(what, against), np.array(measured, dtype=float).T
+        dims = (f"{name}_size",)
+        fields |= {
+            f"{name}_seconds": (dims, process_time),
+            f"{name}_bytes": (dims, memory),
+            dims[0]: (dims, np.array(sizes)),
+        }
+    data = xr.Dataset(fields)
+    rows = [_row(data, powers, *case) for case in powers]
+    panels = [[partial(_costs, powers=powers, kind=kind, column=column) for column in columns] for kind in UNITS]
+    figure = sheet(panels, data, p, size=(3.1, 2.5))
+    tops = figure.axes[: len(columns)]
+    for ax in tops[-1:] if one_legend else tops:
+        ax.legend(*(tops[0] if one_legend else ax).get_legend_handles_labels(), fontsize=7)
+    return Made(figure, data, p, rows, [HEADER, *map(_cells, rows)], notes=notes)
+
+
+def _name(what: str, against: str) -> str:
+    return f"{what}_{against}".replace(" ", "_")
+
+
+def _row(data: xr.Dataset, powers: Powers, what: str, against: str) -> dict[str, Any]:
+    """Fitted powers beside the expected and the printed ones."""
+    name = _name(what, against)
+    size, process_time, memory = (data[f"{name}_{kind}"] for kind in ("size", "seconds", "bytes"))
+    expected, printed = powers[what, against]
+    return {
+        "quantity": f"{what} against {against}", "time_power": fitted_power(size, process_time),
+        "memory_power": fitted_power(size, memory), "expected_powers": list(expected), "printed_powers": list(printed),
+        "largest_seconds": float(process_time[-1]), "largest_megabytes": float(memory[-1]) / 1e6,
+    }  # fmt: skip
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    what, against = row["quantity"].split(" against ")
+    (t, m), (t_, m_) = row["expected_powers"], row["printed_powers"]
+    return what, against, f"{row['time_power']:.2f}", str(t), str(t_), f"{row['memory_power']:.2f}", str(m), str(m_)
+
+
+def _costs(ax: Axes, data: xr.Dataset, p: Any, powers: Powers, kind: str, column: Column) -> None:
+    """Points of every case, and the expected power through the last of them.
+
+    What is measured has one color in all panels, unless it is all that a panel shows.
+    """
+    title, label, cases = column
+    every = list(dict.fromkeys(what for what, _ in powers))
+    several = len({what for what, _ in cases}) > 1
+    sizes: set[int] = set()
+    for k, ((what, against), words) in enumerate(cases.items()):
+        color, name = SERIES[(every.index(what) if several else k) % len(SERIES)], _name(what, against)
+        x, y = data[f"{name}_size"].values, UNITS[kind][0] * data[f"{name}_{kind}"].values
+        ax.plot(x, y, "o", color=color, label=words)
+        power_fit(ax, x, y[-1], powers[what, against][0][kind == "bytes"], through=-1, color=color)
+        sizes |= set(x.tolist())
+    key(ax, "expected power")
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.set(xlabel=label, ylabel=UNITS[kind][1], title=title if kind == "seconds" else "")
+    ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+    ax.set_xticks(sorted(sizes), [str(size) for size in sorted(sizes)], rotation=45 if len(sizes) > 4 else 0)

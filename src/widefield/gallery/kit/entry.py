@@ -1,0 +1,86 @@
+"""From measured data to an entry: cases over parameters, panels on a sheet, pairs that are judged.
+
+In every entry ``p`` are its parameters, and a panel is a function of the axes, the data and ``p``.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, product
+from string import ascii_lowercase
+from typing import Any
+
+import matplotlib
+import xarray as xr
+
+from widefield.compare import HEADER, Pair, Row, cells, judge_all
+from widefield.gallery.record import Made
+from widefield.plot.style import Figure, Share, house_style, letter, panels
+
+Job = Callable[[str], None]  # to be called with a few words before every job
+Panel = Callable[..., None]  # draws on the axes, given data and parameters
+Panels = Sequence[Sequence[Panel]]  # rows
+SMALL_PRINT: dict[Any, Any] = {"legend.fontsize": 7}
+
+
+def over(dims: Mapping[str, Iterable[Any]], one: Callable[..., xr.Dataset], job: Job) -> xr.Dataset:
+    """``one(i, *values)`` for the i-th combination of values of ``dims``, as one dataset with these in front."""
+    dims, blocks = {dim: list(values) for dim, values in dims.items()}, []
+    for i, case in enumerate(product(*dims.values())):
+        job(", ".join(f"{dim} {value}" for dim, value in zip(dims, case)))
+        blocks.append(one(i, *case).expand_dims({dim: [value] for dim, value in zip(dims, case)}))
+    data = xr.combine_by_coords(blocks)
+    assert isinstance(data, xr.Dataset)
+    return data.sel(dims)
+
+
+def sheet(
+    rows: Panels,
+    data: xr.Dataset,
+    p: Any,
+    *,
+    size: tuple[float, float],
+    caption: str = "",
+    share: Share = "none",
+    by_column: bool = False,
+) -> Figure:
+    """A figure with one lettered axes for each panel; ``by_column`` the letters run down the columns."""
+    with house_style(), matplotlib.rc_context(SMALL_PRINT):
+        figure, axes = panels(len(rows), len(rows[0]), size=size, share=share)
+        for ax, name in zip(axes.T.flat if by_column else axes.flat, ascii_lowercase):
+            letter(ax, name)
+        for ax, panel in zip(axes.flat, chain(*rows), strict=True):
+            panel(ax, data, p)
+        if caption:
+            figure.supxlabel(caption, fontsize=8)
+    return figure
+
+
+def made(
+    rows: Panels,
+    data: xr.Dataset,
+    p: Any,
+    compared: Iterable[Pair | Row],
+    *,
+    size: tuple[float, float],
+    notes: Iterable[str] = (),
+    numbers: Iterable[dict[str, Any]] = (),
+    caption: str = "",
+    share: Share = "none",
+    by_column: bool = False,
+) -> Made:
+    """The entry with its table: pairs, judged together, and rows that are judged already.
+
+    Further ``numbers`` go to the JSON file alone.
+    """
+    compared = tuple(compared)
+    verdicts = iter(judge_all(pair for pair in compared if isinstance(pair, Pair)).rows)
+    judged = [row if isinstance(row, Row) else next(verdicts) for row in compared]
+    known = [row.agrees for row in judged if row.agrees is not None]
+    return Made(
+        sheet(rows, data, p, size=size, caption=caption, share=share, by_column=by_column),
+        data,
+        p,
+        numbers=[*(row.to_dict() for row in judged), *numbers],
+        table=[HEADER, *(cells(row) for row in judged)],
+        agrees=all(known) if known else None,
+        notes=tuple(notes),
+    )

@@ -1,0 +1,197 @@
+"""Corrections of recurrent against deep networks, theory and ensembles; Figs. 1 and 3 of Segadlo et al. at finite width."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+import widefield as wf
+from widefield.compare import Pair, Row, judge_all
+from widefield.gallery import kit
+from widefield.gallery.roberts import recurrent_panels
+from widefield.gallery.segadlo.architectures import BIASES
+
+QUANTITIES = ("pair_mean", "pair_variance", "correction", "vertex")
+ACTIVATIONS = ("relu", "erf")
+KINDS = {"DNN": ("DNN", "untied"), "RNN": ("RNN", "untied"), "RNN, static": ("RNN", "tied")}
+FIRST = {"pair_mean": 1, "pair_variance": 0, "correction": 2, "vertex": 1}  # state at which noise sets in
+RICHARDSON = {1: 1 / 3, 2: -2.0, 4: 8 / 3}  # weights of widths n, 2n, 4n: 1/n and 1/n² cancel
+NOTES = (
+    "ensembles of widths n, 2n and 4n, extrapolated with 1/n and 1/n²",
+    "Fig. 3: a few networks carry the means, so the verdict is on mean and variance of ln(hh)",
+    "Fig. 1: no verdict, the leading shift is too small at this width (rare unstable networks)",
+)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """One input; corrections at w = ``variance``, b = ``bias_variance``; the figures with the paper's parameters.
+
+    Networks of the figures are few and wide, those of the corrections many: ``n_networks`` of each of the widths n, 2n and
+    4n, where n is ``relu_width`` or ``erf_width`` (erf fluctuates less, and narrow networks shift more).
+    """
+
+    relu_width: int = 128
+    erf_width: int = 16
+    depth: int = 7
+    n_networks: int = 400_000
+    batches: int = 40
+    variance: float = 1.6
+    bias_variance: float = 0.2
+    fig_1_width: int = 2000
+    fig_1_networks: int = 2000
+    fig_3_widths: tuple[int, ...] = (1000, 3000, 5000, 10_000)
+    fig_3_networks: int = 1000
+    fig_3_variance: float = 1.73
+    fig_depth: int = 31
+    power: float = 2.0
+    seed: int = 6
+
+
+FULL = Parameters()
+QUICK = Parameters(relu_width=64, n_networks=30_000, fig_1_networks=400, fig_3_networks=150)
+
+
+def make(p: Parameters, work: kit.Work) -> kit.Made:
+    """Corrections of all cases, then the two figures."""
+    job = work.jobs(len(ACTIVATIONS) * len(KINDS) + 2)
+    blocks = [kit.over({"activation": ACTIVATIONS, "kind": KINDS}, partial(corrections, p), job)]
+    for name, figure in (("Fig. 3", fig_3), ("Fig. 1", fig_1)):
+        job(name)
+        blocks.append(figure(p))
+    data = xr.merge(blocks)
+    shown = [replace(row, agrees=None) for row in judge_all(first_figure(data))]
+    rows: list[Pair | Row] = [*pairs(data), *logarithms(data), *shown]
+    return kit.made(
+        recurrent_panels.PANELS, data, p, rows, size=(2.9, 2.5), notes=NOTES, caption=recurrent_panels.CAPTION
+    )
+
+
+def network(kind: str, activation: str, depth: int, variance: float, bias_variance: float) -> wf.Network:
+    """A network without readout, all weights and input weights of one variance."""
+    family, biases = KINDS[kind]
+    return getattr(wf, family)(
+        depth, activation, weight_variance=variance, input_variance=variance, bias_variance=bias_variance,
+        biases=biases, readout_variance=None,
+    )  # fmt: skip
+
+
+def corrections(p: Parameters, i: int, activation: str, kind: str) -> xr.Dataset:
+    """H1, Vh, G1 and V at equal states, theory and (``*_sampled``) ensembles, extrapolated."""
+    width = {"relu": p.relu_width, "erf": p.erf_width}[activation]
+    net = network(kind, activation, p.depth, p.variance, p.bias_variance)
+    theory = first_order(net, width)
+    ensembles = {k: ensemble(p, net, theory["kernel"], k * width, p.seed + 10 * i + k) for k in RICHARDSON}
+    sampled = {name: sum(c * ensembles[k][name] for k, c in RICHARDSON.items()) for name in QUANTITIES}
+    fields: dict[str, Any] = {name: ("a", values) for name, values in theory.items()}
+    fields |= {f"{name}_sampled": (("replicate", "a"), values) for name, values in sampled.items()}
+    return xr.Dataset(fields, {"a": np.arange(p.depth)})
+
+
+def first_order(net: wf.Network, width: int) -> dict[str, np.ndarray]:
+    """Equal-state C, H1, Vh, G1 and V of one input of unit power.
+
+    Of a deep network with fresh biases h is Gaussian given Ĉ: H1 = G1 and Vh = V + 2C².
+    """
+    theory = wf.finite_width(net, wf.Task(np.ones((1, 1))), width=width)
+    kernel, correction = (theory.data[name].values[:, 0, 0] for name in ("kernel", "correction"))
+    vertex = theory.vertex.values[:, 0, 0, 0, 0]
+    pair_fields = {"pair_mean": correction, "pair_variance": vertex + 2 * kernel**2}
+    if net.weights == "tied":
+        pair_fields = {name: equal(theory.data[name].values[..., 0, 0]) for name in pair_fields}
+    return {"kernel": kernel, **pair_fields, "correction": correction, "vertex": vertex}
+
+
+def equal(values: np.ndarray) -> np.ndarray:
+    """The equal-state part of (…, state, state_)."""
+    return np.diagonal(values, axis1=-2, axis2=-1)
+
+
+def ensemble(p: Parameters, net: wf.Network, kernel: np.ndarray, width: int, seed: int) -> dict[str, np.ndarray]:
+    """n times shift and variance of Σhh/n and of Ĉ = B + w Σφφ/n, one estimate per batch."""
+    count = p.n_networks // p.batches * p.batches
+    trial = wf.simulate.prior(
+        net, wf.Task(np.ones((1, 1))), width=width, replicates=count, seed=seed, quantities=("hidden", "feature"),
+        progress=False,
+    )  # fmt: skip
+    hidden, feature = (
+        equal(trial.data[name].values[..., 0, 0]).reshape(p.batches, -1, p.depth) for name in ("hidden", "feature")
+    )
+    below = np.concatenate([np.zeros_like(feature[..., :1]), feature[..., :-1]], axis=-1)  # state 0 does not fluctuate
+    chat = p.variance * below + p.bias_variance + np.where(np.arange(p.depth) == 0, p.variance, 0.0)
+    return {
+        "pair_mean": width * (hidden.mean(axis=1) - kernel),
+        "pair_variance": width * hidden.var(axis=1, ddof=1),
+        "correction": width * (chat.mean(axis=1) - kernel),
+        "vertex": width * chat.var(axis=1, ddof=1),
+    }
+
+
+def hidden_kernels(net: wf.Network, task: wf.Task, width: int, n_networks: int, seed: int) -> np.ndarray:
+    """Σhh/n of single networks, (network, state, state_)."""
+    trial = wf.simulate.prior(
+        net, task, width=width, replicates=n_networks, seed=seed, quantities="hidden", progress=False
+    )
+    return trial.hidden.values[..., 0, 0]
+
+
+def fig_3(p: Parameters) -> xr.Dataset:
+    """Theory (C, H1, Vh over two states) and Σhh/n of single networks, equal states and with the last state."""
+    net = network("RNN", "relu", p.fig_depth, p.fig_3_variance, 0.0)
+    task = wf.Task(np.full((1, 1), np.sqrt(p.power)))
+    wanted = ("pair_kernel", "pair_mean", "pair_variance")
+    theory = wf.finite_width(net, task, width=max(p.fig_3_widths), quantities=wanted)
+    widths = enumerate(p.fig_3_widths)
+    hidden = np.stack([hidden_kernels(net, task, n, p.fig_3_networks, p.seed + 1000 + i) for i, n in widths])
+    fields: dict[str, Any] = {
+        f"fig3_{name}": (("time", "time_"), theory.data[name].values[..., 0, 0]) for name in wanted
+    }
+    fields["fig3_equal"] = ("width", "network", "time"), equal(hidden)
+    fields["fig3_last"] = ("width", "network", "time"), hidden[..., -1]
+    times = np.arange(p.fig_depth)
+    return xr.Dataset(fields, {"time": times, "time_": times, "width": list(p.fig_3_widths)})
+
+
+def fig_1(p: Parameters) -> xr.Dataset:
+    """C, H1 and Σhh/n at equal states, both bias modes."""
+    task, blocks = wf.Task(np.full((1, 1), np.sqrt(p.power))), []
+    for i, (biases, kind) in enumerate(zip(BIASES, ("RNN", "RNN, static"))):
+        net = network(kind, "relu", p.fig_depth, p.variance, p.bias_variance)
+        theory = wf.finite_width(net, task, width=p.fig_1_width, quantities=("pair_kernel", "pair_mean"))
+        kernel, shift = (equal(theory.data[name].values[..., 0, 0]) for name in ("pair_kernel", "pair_mean"))
+        hidden = hidden_kernels(net, task, p.fig_1_width, p.fig_1_networks, p.seed + 2000 + i)
+        fields = {
+            "fig1_kernel": ("time", kernel),
+            "fig1_mean": ("time", kernel + shift / p.fig_1_width),
+            "fig1_hidden": (("fig1_network", "time"), equal(hidden)),
+        }
+        blocks.append(xr.Dataset(fields, {"time": np.arange(p.fig_depth)}).expand_dims(biases=[biases]))
+    return xr.concat(blocks, "biases")
+
+
+def pairs(data: xr.Dataset) -> Iterator[Pair]:
+    """Corrections where they do not vanish."""
+    for activation, kind, name in product(ACTIVATIONS, KINDS, QUANTITIES):
+        part = data.sel(activation=activation, kind=kind, a=slice(FIRST[name], None))
+        yield Pair(f"{name}, {kind}, {activation}", part[name], part[f"{name}_sampled"])
+
+
+def logarithms(data: xr.Dataset) -> Iterator[Pair]:
+    """ln(hh/C) of Fig. 3: mean H1/(nC) − Vh/(2nC²) and n times variance Vh/C², first order, one row per width."""
+    C, H1, Vh = recurrent_panels.equal_states_of_fig_3(data)
+    for width in data.width.values:
+        log = np.log(data.fig3_equal.sel(width=width) / C).rename(network="replicate")
+        yield Pair(f"mean ln(hh), Fig. 3, n = {width}", (H1 / C - Vh / (2 * C**2)) / width, log)
+        square = width * (log - log.mean("replicate")) ** 2 * log.sizes["replicate"] / (log.sizes["replicate"] - 1)
+        yield Pair(f"n Var ln(hh), Fig. 3, n = {width}", Vh / C**2, square)
+
+
+def first_figure(data: xr.Dataset) -> Iterator[Pair]:
+    """C + H1/n against networks of the paper's width."""
+    for biases, word in BIASES.items():
+        case = data.sel(biases=biases)
+        yield Pair(f"C(a,a), Fig. 1, {word}", case.fig1_mean, case.fig1_hidden.rename(fig1_network="replicate"))

@@ -1,0 +1,1 @@
+"""Figures of Segadlo et al. (2022)."""
