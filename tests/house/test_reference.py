@@ -1,4 +1,4 @@
-"""The reference page: every public name is on it once, and nothing else; stated tolerances are those of the code."""
+"""The pages and the code: public names, default tolerances and files that pages name are those of the code."""
 
 import inspect
 import re
@@ -8,7 +8,10 @@ import pytest
 
 import widefield as wf
 
-DOCS = Path(wf.__file__).parents[2] / "docs"
+ROOT = Path(wf.__file__).parents[2]
+DOCS = ROOT / "docs"
+RUNNABLE = ("README.md", "docs/index.md", "docs/quickstart.md")
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md"])
 ENTRY = re.compile(r"^\.\. (?:auto(?:function|class|exception)|py:module):: (\S+)$", re.MULTILINE)
 MODULES = {
     "widefield": wf,
@@ -48,3 +51,20 @@ def test_default_tolerances_are_stated():
         assert table.get(name), f"{name} is missing in the table of tolerances"
         default = inspect.signature(call).parameters["rtol"].default
         assert default is None or default in table[name], f"{name} has rtol={default}, the page says {table[name]}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_files_that_pages_name_exist(page):
+    files = [path.as_posix() for folder in ("src", "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    named = re.findall(r"`([\w/]+\.py)`", page.read_text())
+    assert not [name for name in named if not any(file.endswith(f"/{name}") for file in files)]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("page", RUNNABLE)
+def test_examples_run(page, tmp_path, monkeypatch):
+    """The blocks of a page, one after the other, as a reader would run them."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for number, block in enumerate(re.findall(r"```python\n(.+?)```", (ROOT / page).read_text(), re.DOTALL)):
+        exec(compile(block, f"{page}, block {number}", "exec"), names)
