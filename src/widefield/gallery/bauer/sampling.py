@@ -73,7 +73,7 @@ def trained(
 ) -> wf.Solution:  # fmt: skip
     """Chains in the posterior of one task; those that do not mix are kept, and `mixing` speaks of them."""
     return wf.simulate.posterior(
-        network, task, temperature=p.temperature, width=width, replicates=p.n_chains, steps=p.steps, warmup=p.warmup,
+        network, task, temperature=p.temperature, width=width, replicates=p.n_chains, draws=p.steps, warmup=p.warmup,
         seed=seed, start=start, quantities=quantities, progress=False, throw=False,
     )  # fmt: skip
 

@@ -114,7 +114,7 @@ def checks(p: Parameters, case: Case, seed: int) -> xr.Dataset:
         width = needed(spread, p.checked)
         narrow, wide = (
             wf.simulate.finite_width(
-                net, task, width=k * width, replicates=p.n_networks, seed=seed + 10 * j + k, batches=p.batches,
+                net, task, width=k * width, replicates=p.n_networks, seed=seed + 10 * j + k, groups=p.batches,
                 quantities="kernel_variance", progress=False,
             ).kernel_variance.values[:, -1, 0, 0] / K**2
             for k in (1, 2)

@@ -86,7 +86,7 @@ def _deep(
     entries = list(range(exact.shape[1]))
     theory = wf.finite_width(network, task, width=width, quantities=("kernel", "kernel_variance"))
     trial = wf.simulate.finite_width(
-        network, task, width=width, replicates=p.n_networks, seed=seed, batches=p.batches,
+        network, task, width=width, replicates=p.n_networks, seed=seed, groups=p.batches,
         quantities="kernel_variance", progress=False,
     )  # fmt: skip
     squared = theory.kernel.values[:, 0, entries] ** 2

@@ -53,7 +53,7 @@ def one_case(p: Parameters, i: int, activation: str) -> xr.Dataset:
     theory = wf.finite_width(network, task, width=p.width, quantities=tuple(FIRST))
     narrow, wide = (
         wf.simulate.finite_width(
-            network, task, width=k * p.width, replicates=p.n_networks, seed=p.seed + k, batches=p.batches,
+            network, task, width=k * p.width, replicates=p.n_networks, seed=p.seed + k, groups=p.batches,
             quantities=("covariance", "vertex"), progress=False,
         )
         for k in (1, 2)
