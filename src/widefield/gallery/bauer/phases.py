@@ -82,8 +82,7 @@ def tricritical_temperature(depth: int) -> float:
     """The temperature beyond which the transition is of first order; NaN where it always is."""
     if transition(depth, COLDEST).order == "first":
         return np.nan
-    point = wf.tricritical(linear("RNN", depth), endpoint(1.0), temperature=1.0)
-    return np.nan if point is None else float(point)
+    return wf.tricritical(linear("RNN", depth), endpoint(1.0), temperature=1.0).temperature.item()
 
 
 def temperatures(tricritical: float, hottest: float, n_points: int) -> np.ndarray:

@@ -105,9 +105,10 @@ def collect(cases: Iterable[Blocks]) -> tuple[list[xr.Dataset], list[Trial]]:
 
 def leading_eigenvalue(solution: wf.Solution, *, outside: bool) -> complex:
     """The largest eigenvalue that theory predicts for W; ``outside`` the bulk alone, zero where there is none."""
-    spectrum = wf.spectrum(solution)
-    values = np.asarray(spectrum.outliers if outside else spectrum.eigenvalues)
-    return complex(values[np.argmax(np.abs(values))]) if len(values) else 0j
+    spectrum = wf.weight_outliers(solution).data
+    values = (spectrum.eigenvalue_real + 1j * spectrum.eigenvalue_imag).values  # the largest first
+    values = values[spectrum.outlier.values] if outside else values
+    return complex(values[0]) if len(values) else 0j
 
 
 def eigenvalues(trial: wf.Solution | xr.Dataset, prefix: str = "") -> xr.DataArray:
