@@ -66,8 +66,7 @@ def prior(
     kind = working_dtype(dtype)
     default, floor = (1e-10, 1e-12) if kind == np.float64 else (1e-4, 1e-5)
     rtol = default if rtol is None else checks.tolerance("rtol", rtol, floor, kind.name)
-    plan, left_out = _plan(network, task, quantities)
-    needed = plan | _needed_by_regression(network, task, plan)
+    plan, needed, left_out = _plan(network, task, quantities)
     tests = any(target.samples.stop > task.n_samples for target in needed.values())
     x = task.sequences(network.depth, test=tests).astype(kind)
     matrices = core.fill_matrices(network, x, needed, rtol, progress)
@@ -105,8 +104,10 @@ def _dims(target: Target) -> tuple[str, ...]:
     return PAIRS if target.states else PAIRS[2:]
 
 
-def _plan(network: Network, task: Task, quantities: Iterable[str] | None) -> tuple[dict[str, Target], tuple[str, ...]]:
-    """The arrays to fill, by name, and the quantities left out for want of memory."""
+def _plan(
+    network: Network, task: Task, quantities: Iterable[str] | None
+) -> tuple[dict[str, Target], dict[str, Target], tuple[str, ...]]:
+    """The arrays asked for, all that are needed for them, and the quantities left out for want of memory."""
     depth, n = network.depth, task.n_samples
     supervised = task.supervised_states(depth)
     task.sequences(depth)
@@ -131,23 +132,15 @@ def _plan(network: Network, task: Task, quantities: Iterable[str] | None) -> tup
         raise MemoryError(
             f"Not even `output` ({describe_bytes(sizes['output'])}) fits in {describe_bytes(memory_budget())}."
         )
-    return {name: targets[name] for name in kept}, left_out
+    plan = {name: targets[name] for name in kept}
+    read = ["log_evidence"] * any(name in REGRESSION for name in kept) + ["test_prediction"] * (
+        "test_covariance" in kept
+    )
+    return plan, plan | {name: targets[name] for name in read}, left_out  # a regression reads K_DD and K_*D
 
 
 def _has(task: Task, name: str) -> bool:
     return task.y is not None and (name == "log_evidence" or task.x_test is not None)
-
-
-def _needed_by_regression(network: Network, task: Task, plan: dict[str, Target]) -> dict[str, Target]:
-    """Covariances that a regression reads though nobody asked for them: K_DD, and K_*D for a predictive covariance."""
-    supervised, n = task.supervised_states(network.depth), task.n_samples
-    targets = {}
-    if any(name in REGRESSION for name in plan):
-        targets["log_evidence"] = Target("readout", supervised, supervised, range(n), range(n))
-    if "test_covariance" in plan:
-        test = range(n, n + task.n_test)
-        targets["test_prediction"] = Target("readout", range(network.depth), supervised, test, range(n))
-    return targets
 
 
 def _verify(

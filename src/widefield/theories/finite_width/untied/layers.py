@@ -1,7 +1,6 @@
 """The layers from the inputs to the readout, for the quantities that are wanted."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -94,7 +93,11 @@ def advance_layer(network: Network, layer: Layer, step: Step, wants: Wants, rtol
     """One step of all recursions."""
     K, w, ratio = layer.kernel, step.weight, step.ratio
     averages = recursion.averages_of(network.activation, K, rtol, vertex=wants.vertex, hessian=wants.correction)
-    quartic = partial(quartets, network.activation, K=K, fourth=averages.fourth, rtol=rtol)
+
+    def quartic(sets: Array) -> tuple[Array, float]:
+        assert averages.fourth is not None
+        return quartets(network.activation, sets, K, averages.fourth, rtol)
+
     after, errors = layer._replace(kernel=_within(step.source + w * averages.value)), [averages.error, layer.error]
     if wants.correction:
         correction = recursion.next_correction(layer.correction, layer.blocks, averages, w, ratio)
