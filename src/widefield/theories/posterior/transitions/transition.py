@@ -216,6 +216,8 @@ def _curve(branches: Branches[S], search: _Search, n_points: int) -> tuple[dict[
                     table[:, b, i] = state.free_energy, correlation, state.stability
         lost = sum(state is None or not branches.reached(state) for state in incoherent)
         missing = (f"{lost} incoherent points of the curve were not reached",) if lost else ()
+        if all(state is None for state in coherent):
+            missing = (*missing, "no coherent point of the curve was reached")
     return {name: (("branch", "factor"), table[i]) for i, name in enumerate(NAMES)}, factors, missing
 
 
