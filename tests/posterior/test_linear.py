@@ -218,3 +218,23 @@ def test_rotation_reaches_the_unsupervised_states():
         error = solution.values[unseen] - np.moveaxis(labels, 1, 0)[unseen]
         assert np.sum(error**2) < 0.1 * np.sum(labels[:, unseen] ** 2)  # nine tenths of the variance, zero would say 1
     np.testing.assert_array_equal(deep.prediction.values[unseen], 0)
+
+
+def test_deep_networks_satisfy_the_equations_of_the_appendix():
+    """(117) of Appendix K.3 with 1/λ and its readout term γ0²β²/λ for λ ≠ 1; as printed, without it or with half, both are off."""
+    gamma, beta, ridge, rng = 1.5, 5.0, 0.6, np.random.default_rng(3)
+    variances = {"input_variance": 1 / ridge, "weight_variance": 1 / ridge, "readout_variance": 1 / (ridge * gamma**2)}
+    net, task = wf.DNN(3, "linear", **variances), wf.Task(rng.normal(size=(2, 3)), 5 * rng.normal(size=2))
+    solution = wf.posterior(net, task, temperature=1 / (gamma**2 * beta))
+    block = lambda name, a: solution.data[name].values[a, a]  # noqa: E731
+    error = task.y.ravel() - solution.prediction.values[-1, :, 0]
+    readout = -(gamma**2) * beta**2 / ridge * np.outer(error, error)
+    np.testing.assert_allclose(-2 * block("conjugate", 2), readout, atol=1e-8 * np.abs(readout).max())
+    assert np.abs(readout @ block("feature", 2)).max() > 0.1, "labels that matter"
+    for a in (0, 1):
+        inverse = np.linalg.inv(block("feature", a))
+        back = inverse @ block("hidden", a + 1) @ inverse
+        np.testing.assert_allclose(
+            -2 * block("conjugate", a), inverse - ridge * back, atol=1e-8 * np.abs(inverse).max()
+        )
+        assert np.abs(inverse - back + 2 * block("conjugate", a)).max() > 0.01 * np.abs(inverse).max()

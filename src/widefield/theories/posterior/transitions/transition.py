@@ -199,10 +199,11 @@ def _absence(branches: Branches, instability: Instability) -> str:
 
 def _curve(branches: Branches[S], search: _Search, n_points: int) -> tuple[dict[str, Any], np.ndarray, tuple[str, ...]]:
     """Order parameter, free energy and stability of both branches around the transition, and what is missing of them."""
-    critical = search.instability.state
+    critical, center = search.instability.state, search.mean
+    if center is None or not np.isfinite(center):
+        center = search.instability.factor or 1.0
     spread = np.linspace(-1, 1, n_points)
-    # from a half to twice, closer together near the transition
-    factors = (1.0 if search.mean is None else search.mean) * 2.0 ** (spread * np.abs(spread))
+    factors = center * 2.0 ** (spread * np.abs(spread))  # from a half to twice, closer together near the transition
     table = np.full((len(NAMES), 2, n_points), np.nan)
     missing: tuple[str, ...] = ()
     if critical is not None:
@@ -216,6 +217,8 @@ def _curve(branches: Branches[S], search: _Search, n_points: int) -> tuple[dict[
                     table[:, b, i] = state.free_energy, correlation, state.stability
         lost = sum(state is None or not branches.reached(state) for state in incoherent)
         missing = (f"{lost} incoherent points of the curve were not reached",) if lost else ()
+        if all(state is None for state in coherent):
+            missing = (*missing, "no coherent point of the curve was reached")
     return {name: (("branch", "factor"), table[i]) for i, name in enumerate(NAMES)}, factors, missing
 
 
