@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from tests.dynamics import oracle, tables
+from tests.dynamics import oracle
+from tests.dynamics.march import tables
 from tests.dynamics.question import experiment, predict
 from tests.simulate.students import agrees, same_mean
 

@@ -3,7 +3,8 @@
 import pytest
 
 import widefield as wf
-from tests.dynamics import test_contracts, test_responses, test_statistics
+from tests.dynamics import test_contracts, test_statistics
+from tests.dynamics.march import test_responses
 from tests.dynamics.question import experiment, predict
 from tests.dynamics.test_oracles import DEEP, EVERYWHERE, TIED, UNTIED, ask, assert_is_literal
 

@@ -68,6 +68,8 @@ def extrapolated(problem: Problem, request: Request, level: Level) -> TrainingCu
             limit = _limit(problem, levels)
             if limit.error <= limit.rtol:
                 return limit
+            if max(one.error for one in levels) > limit.rtol:  # smaller steps do not make paths better
+                break
     advice = "lower the rate, raise `paths` or `rtol`"
     return replace(limit, notes=(f"outputs are good to {limit.error:.1e}, not to rtol={limit.rtol:g}: {advice}",))
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from tests.dynamics import algorithm, single_site, test_contracts, test_oracles, test_statistics
+from tests.dynamics import algorithm, test_contracts, test_oracles, test_statistics
+from tests.dynamics.march import single_site
 from tests.dynamics.question import experiment, predict
 from tests.dynamics.test_oracles import LONG, SHAPES, ask, literal
 from tests.dynamics.test_statistics import meets

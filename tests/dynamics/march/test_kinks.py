@@ -10,9 +10,9 @@ import pytest
 
 import widefield as wf
 from tests import contracts
-from tests.dynamics import single_site, test_oracles, test_statistics
-from tests.dynamics.question import predict
-from tests.dynamics.test_responses import (
+from tests.dynamics import test_oracles, test_statistics
+from tests.dynamics.march import single_site
+from tests.dynamics.march.test_responses import (
     BOTH,
     PHYSICS,
     assert_right_not_wrong,
@@ -24,6 +24,7 @@ from tests.dynamics.test_responses import (
     simulated,
     with_paths,
 )  # fmt: skip
+from tests.dynamics.question import predict
 from widefield.theories.dynamics.march import responses
 
 FIRST = test_statistics.FIRST
