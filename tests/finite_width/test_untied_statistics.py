@@ -48,7 +48,7 @@ def test_relu_networks_at_any_width():
 
 def check_vertex(activation, seed):
     net = wf.DNN(2, activation, **VARIANCES)
-    options = {"replicates": 400_000, "batches": 100, "quantities": ("covariance", "vertex")}
+    options = {"replicates": 400_000, "groups": 100, "quantities": ("covariance", "vertex")}
     wide = simulate(net, TASK, width=64, seed=seed, **options)
     narrow = simulate(net, TASK, width=32, seed=seed + 1000, **options)
     drawn = samples(wf.simulate.extrapolate(wide, narrow), "vertex")
@@ -76,7 +76,7 @@ def test_correction(activation, seed):
     net = wf.DNN(3, activation, **VARIANCES)
     theory = finite_width(net, TASK, width=16)
     K, G = theory.kernel.values[1:], theory.correction.values[1:]
-    options = {"replicates": 2_000_000, "batches": 100, "quantities": ("covariance",)}
+    options = {"replicates": 2_000_000, "groups": 100, "quantities": ("covariance",)}
     shift = lambda n, seed: n * (samples(simulate(net, TASK, width=n, seed=seed, **options), "covariance") - K)  # noqa: E731
     drawn = 2 * shift(32, seed) - shift(16, seed + 1000)
     assert agrees(G, drawn)
@@ -103,7 +103,7 @@ def test_narrow_networks(activation, seed):
     vertex, shift = 0.0, 0.0
     for k, (n, weight) in enumerate(zip(WIDTHS, CUBIC, strict=True)):
         replicates = 1_500_000 if n > 16 else 500_000
-        options = {"replicates": replicates, "batches": 100, "quantities": ("covariance", "vertex")}
+        options = {"replicates": replicates, "groups": 100, "quantities": ("covariance", "vertex")}
         trial = simulate(net, TASK, width=n, seed=1000 * k + seed, **options)
         vertex = vertex + weight * samples(trial, "vertex")
         shift = shift + weight * n * (samples(trial, "covariance") - K)
@@ -130,7 +130,7 @@ def test_same_seed_same_numbers():
     assert first.data.identical(second.data) and first.connected.sizes["replicate"] == 32
     for match, changes in (
         ("`replicates`", {"replicates": 10}),
-        ("`batches`", {"batches": 1}),
+        ("`groups`", {"groups": 1}),
         ("`width`", {"width": 0}),
     ):
         with pytest.raises(ValueError, match=match):
