@@ -54,7 +54,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     data.loss_curve.attrs["nan"] = "infinite where training diverges"
     panels = [partial(_curves, kind=kind) for kind in TITLES]
     notes = [moved(data, kind) for kind in TITLES]
-    return kit.trained([[*panels, _optima]], data, p, Losses(p), pairs, size=(3.5, 2.9), notes=notes)
+    return kit.tested([[*panels, _optima]], data, p, Losses(p), pairs, size=(3.5, 2.9), notes=notes)
 
 
 def best_rates(p: Parameters, kind: str) -> xr.Dataset:
