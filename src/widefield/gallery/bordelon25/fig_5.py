@@ -46,7 +46,7 @@ QUICK = Parameters(dimension=144, replicates=100, n_rates=32)
 
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Sweeps of the rate, their optima, and networks on the stable side."""
-    job = work.jobs(2 + 2 * len(p.depths))
+    job = work.jobs(1 + 2 * len(p.depths))
     job("the best rates")
     best = xr.concat([best_rates(p, kind) for kind in TITLES], "branch")
     cases = kit.over({"branch": TITLES, "depth": p.depths}, partial(one_depth, p, best), job)
