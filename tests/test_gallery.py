@@ -462,7 +462,7 @@ def test_a_family_measures_theory_networks_and_a_wrong_theory():
     assert words == ["line, slope 1", "line, slope 2"]
     assert set(data) == {"line_y", "line_y_steeper", "line_y_sampled"}
     panels = [[lambda ax, data, p: kit.curves(ax, data, "line_y", "slope", "s")]]
-    made = kit.trained(panels, data, None, Line(), lambda d: kit.pairs(d, families, Line()), size=(2, 2))
+    made = kit.tested(panels, data, None, Line(), lambda d: kit.pairs(d, families, Line()), size=(2, 2))
     assert made.agrees and [row["quantity"] for row in made.numbers] == ["y slope 1", "y slope 2"]
     assert made.notes == ("points", "a steeper line is rejected in 2 of 2 rows")
     assert made.figure.axes[0].get_legend_handles_labels()[1] == ["$s=1$", "$s=2$"]

@@ -70,7 +70,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     approach, approach_ = (partial(_convergence, kernel=kernel) for kernel in KERNELS)
     loss = partial(loss_panel, title=f"tanh, $L={p.depth}$, digits")
     panels: kit.Panels = [[loss, final, times, approach], [_density, final_, times_, approach_]]
-    return kit.trained(panels, data, p, experiment, families, size=(3.4, 2.8), notes=(note,), by_column=True)
+    return kit.tested(panels, data, p, experiment, families, size=(3.4, 2.8), notes=(note,), by_column=True)
 
 
 def distance(p: Parameters, question: Question, theory: xr.Dataset, i: int, width: int) -> xr.Dataset:

@@ -59,7 +59,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     )
     times = [partial(times_panel, where=last, kernel=kernel, name="deep") for kernel in ("feature", "gradient")]
     panels: kit.Panels = [[depths, richnesses, _displacement], [final, *times]]
-    return kit.trained(panels, data, p, experiment, families, size=(3.5, 2.8))
+    return kit.tested(panels, data, p, experiment, families, size=(3.5, 2.8))
 
 
 def _displacement(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:

@@ -43,7 +43,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     push = np.einsum("rpq,rq->rp", kernel.transpose("richness", "sample", "sample_"), task.labels()[:, 0, 0] - f)
     data["readout_balance"] = (("richness", "sample"), push / p.weight_decay)
     note = "ΦΔ/λ is what a readout at rest gives; the last row compares it with f at the end of the theory"
-    return kit.trained(
+    return kit.tested(
         [[_losses, _features, _last]], data, p, experiment, (family,), more=balance, size=(3.4, 2.9), notes=(note,)
     )
 

@@ -51,7 +51,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     final = [partial(kernels.final_panel, where=last, kernel=kernel, title="final ${}$") for kernel in KERNELS]
     densities = [partial(_density, name=name) for name in ("density", "gradient_density")]
     panels: kit.Panels = [[loss, *densities, *final]]
-    return kit.trained(panels, data, p, experiment, families, more=kernels.lazy_pair, size=(3.2, 2.9), notes=(note,))
+    return kit.tested(panels, data, p, experiment, families, more=kernels.lazy_pair, size=(3.2, 2.9), notes=(note,))
 
 
 def _density(ax: kit.Axes, data: xr.Dataset, p: Parameters, name: str) -> None:

@@ -43,4 +43,4 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
         [loss, *kernels.kernel_panels({"richness": first}, rf"final ${{}}^\ell$, $\gamma_0={first:g}$")]
     ]
     note = f"lazy networks have γ0 = {LAZY:g}"
-    return kit.trained(panels, data, p, experiment, families, more=kernels.lazy_pair, size=(3.0, 2.9), notes=(note,))
+    return kit.tested(panels, data, p, experiment, families, more=kernels.lazy_pair, size=(3.0, 2.9), notes=(note,))

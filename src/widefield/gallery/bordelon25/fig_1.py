@@ -63,7 +63,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
         partial(_losses, name="mup", symbol=r"\nu", title=rf"$\mu$P, {gamma}$, {depth}", limit=r"$\nu=\infty$"),
         partial(_losses, name="deep", symbol="L", title=rf"$\mu$P, {gamma}$, $\nu={p.deep_ratio:g}$"),
     ]
-    return kit.trained([panels], data, p, experiment, families, size=(3.3, 2.9))
+    return kit.tested([panels], data, p, experiment, families, size=(3.3, 2.9))
 
 
 def _losses(ax: kit.Axes, data: xr.Dataset, p: Parameters, name: str, symbol: str, title: str, limit: str = "") -> None:

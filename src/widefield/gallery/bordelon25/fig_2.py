@@ -59,7 +59,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
         blocks += [sweep, xr.concat(fractions, "trained")]
     data = xr.merge(blocks)
     panels = [partial(_sweeps, name=name) for name in NAMES]
-    return kit.trained([panels], data, p, Losses(p), pairs, size=(3.6, 3.0), notes=drifts)
+    return kit.tested([panels], data, p, Losses(p), pairs, size=(3.6, 3.0), notes=drifts)
 
 
 def sweeps(p: Parameters, name: str) -> tuple[xr.Dataset, str]:

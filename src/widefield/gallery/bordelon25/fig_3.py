@@ -70,7 +70,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     data["over_data"] = xr.concat(grid, "grid").assign_coords(grid=list(p.grid)).rename(step="shown")
     data["online_limit"] = experiment.theory(p.online(POPULATION, p.online_ratio)).test_loss
     panels = [_repeated, _over_data, _online, _wide]
-    return kit.trained([panels], data, p, experiment, families, size=(3.0, 2.9))
+    return kit.tested([panels], data, p, experiment, families, size=(3.0, 2.9))
 
 
 def _repeated(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:

@@ -65,7 +65,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
         partial(_losses, family=families[1], symbol=r"\beta_0", title=f"{gamma}, {depth}"),
         partial(_losses, family=families[2], symbol="L", title=f"{gamma}, {beta}"),
     ]
-    return kit.trained([panels], data, p, experiment, families, size=(3.3, 2.9))
+    return kit.tested([panels], data, p, experiment, families, size=(3.3, 2.9))
 
 
 def _losses(ax: kit.Axes, data: xr.Dataset, p: Parameters, family: kit.Family, symbol: str, title: str) -> None:

@@ -46,7 +46,7 @@ QUICK = Parameters(dimension=144, replicates=100, n_rates=32)
 
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Sweeps of the rate, their optima, and networks on the stable side."""
-    job = work.jobs(2 + 2 * len(p.depths))
+    job = work.jobs(1 + 2 * len(p.depths))
     job("the best rates")
     best = xr.concat([best_rates(p, kind) for kind in TITLES], "branch")
     cases = kit.over({"branch": TITLES, "depth": p.depths}, partial(one_depth, p, best), job)
@@ -54,7 +54,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     data.loss_curve.attrs["nan"] = "infinite where training diverges"
     panels = [partial(_curves, kind=kind) for kind in TITLES]
     notes = [moved(data, kind) for kind in TITLES]
-    return kit.trained([[*panels, _optima]], data, p, Losses(p), pairs, size=(3.5, 2.9), notes=notes)
+    return kit.tested([[*panels, _optima]], data, p, Losses(p), pairs, size=(3.5, 2.9), notes=notes)
 
 
 def best_rates(p: Parameters, kind: str) -> xr.Dataset:

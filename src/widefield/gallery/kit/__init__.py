@@ -5,7 +5,7 @@
 from matplotlib.axes import Axes
 
 from widefield.gallery.kit.entry import Job, Panel, Panels, made, over, sheet
-from widefield.gallery.kit.families import Experiment, Family, measure, padded, pairs, rejections, trained
+from widefield.gallery.kit.families import Experiment, Family, measure, padded, pairs, rejections, tested
 from widefield.gallery.kit.panels import (
     SHAPES,
     curve,

@@ -123,7 +123,7 @@ def rejections(pairs: Iterable[Pair]) -> str:
     return f"rejected in {sum(row.agrees is False for row in rows)} of {len(rows)} rows"
 
 
-def trained(
+def tested(
     panels: Panels,
     data: xr.Dataset,
     p: Any,
