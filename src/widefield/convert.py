@@ -17,7 +17,7 @@ from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.training import Training
 
-__all__ = ["bayes", "equilibrium", "parameterization", "proportional"]
+__all__ = ["Conversion", "Parameterization", "bayes", "equilibrium", "parameterization", "proportional"]
 
 FORMS = ("mean_field", "ntk", "mup")
 ROUNDING = 1e-12  # of the identities, relative

@@ -92,7 +92,7 @@ def test_test_losses_have_the_errors_of_outputs():
 
 
 @full
-def test_readouts_are_labelled_as_in_simulations():
+def test_readouts_are_labeled_as_in_simulations():
     task, q = wf.Task(X, RNG.normal(size=(2, 2, 1))), ("ntk", "gradient_kernel")
     theory = ask(wf.RNN(2, "linear"), task, at=[0, 7], quantities=q)
     trial = experiment(wf.RNN(2, "linear"), task, **PHYSICS, at=[0, 7], quantities=q, width=5, replicates=2, seed=0)

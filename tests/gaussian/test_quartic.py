@@ -51,7 +51,7 @@ def test_linear_is_isserlis():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_independent_pairs_factorise(name):
+def test_independent_pairs_factorize(name):
     C = covariances(3, 1)
     C[:, :2, 2:] = C[:, 2:, :2] = 0
     pairs = [expectation(name, C[:, i, i], C[:, j, j], C[:, i, j]).value for i, j in ((0, 1), (2, 3))]

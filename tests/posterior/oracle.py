@@ -1,4 +1,4 @@
-"""The free energy of linear networks once more, in plain NumPy loops and with SciPy's optimiser: shares no code.
+"""The free energy of linear networks once more, in plain NumPy loops and with SciPy's optimizer: shares no code.
 
 Also the closed forms for one sample, an input at the first state and a label at the last (T = depth + 1).
 """

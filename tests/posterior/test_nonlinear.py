@@ -41,7 +41,7 @@ def test_test_inputs_that_were_trained_on_are_predicted_alike(coherent):
 
 @pytest.mark.full
 def test_the_linear_theory_and_the_general_one_agree():
-    """The same linear question by minimisation and by quadrature of the saddle point."""
+    """The same linear question by minimization and by quadrature of the saddle point."""
     net, task = wf.RNN(3, "linear"), wf.Task(UNIT, np.full(1, 2.0))
     exact = wf.posterior(net, task, temperature=1.0)
     general = wf.posterior(net, task, temperature=1.0, integration="quadrature")

@@ -1,4 +1,4 @@
-"""Results: labelled arrays with the certificate that says how far to trust them."""
+"""Results: labeled arrays with the certificate that says how far to trust them."""
 
 import html
 import os
@@ -23,7 +23,7 @@ Fields = Mapping[str, tuple[tuple[str, ...], Any]]
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Labelled arrays ``data`` (an `xarray.Dataset`, each variable also an attribute) and their `Certificate`.
+    """Labeled arrays ``data`` (an `xarray.Dataset`, each variable also an attribute) and their `Certificate`.
 
     ``network``, ``task`` or ``teacher``, and ``training`` are the question that it answers.
     """

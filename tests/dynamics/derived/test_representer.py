@@ -16,7 +16,7 @@ full = pytest.mark.full
 @pytest.mark.parametrize(("depth", "rate", "make"), [
     (1, 0.1, wf.DNN), pytest.param(2, 0.025, wf.DNN, marks=full), pytest.param(2, 0.025, wf.RNN, marks=full),
 ])  # fmt: skip
-def test_linear_networks_end_at_the_regularised_prediction(depth, rate, make):
+def test_linear_networks_end_at_the_regularized_prediction(depth, rate, make):
     task = wf.Task(X, Y, x_test=MIX @ X)
     options = {
         "richness": 2.0,

@@ -41,7 +41,7 @@ def digits(n_train: int, n_test: int, classes: Iterable[int] | None = None, seed
 def cifar10(
     path: str | os.PathLike, n_train: int, n_test: int, classes: Iterable[int] | None = None, seed: int = 0
 ) -> Task:
-    """CIFAR-10, 32 × 32 pixels in three colours, from its *binary version* in the folder ``path``.
+    """CIFAR-10, 32 × 32 pixels in three colors, from its *binary version* in the folder ``path``.
 
     The folder holds data_batch_1.bin … data_batch_5.bin and test_batch.bin, each a row of records: one byte of label
     and 3072 bytes of pixels (red, green, blue planes). The Python version consists of pickles, which can run code, and

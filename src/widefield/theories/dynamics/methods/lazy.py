@@ -3,9 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.answer.certificate import Status
+from widefield.answer.certificate import SolveError, Status
 from widefield.gaussian import expectation
-from widefield.question.task import Task
 from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves, divergence_note, size
 from widefield.theories.dynamics.march.batch import DIVERGED
@@ -15,7 +14,9 @@ from widefield.theories.dynamics.march.step import label_cosine
 from widefield.theories.dynamics.methods.method import Method
 from widefield.theories.dynamics.problem import Problem
 from widefield.theories.dynamics.request import KERNELS, Request
-from widefield.theories.prior import prior
+from widefield.theories.prior.core import Target, fill_matrices
+
+PRIOR_RTOL = 1e-10  # of averages in the random network
 
 
 class Lazy(Method):
@@ -80,17 +81,25 @@ def tangent_kernel(problem: Problem, every_state: bool) -> tuple[np.ndarray, flo
     """
     network, read = problem.network, list(problem.readouts)
     x = problem.task.sequences(network.depth, test=True)
-    x = x[:, 0] if x.shape[1] == 1 else x
+    samples, states = range(len(x)), range(network.depth)
     kernel = np.zeros((network.depth, len(read), len(x), len(x)))
     error = 0.0
     if every_state or read != [network.depth - 1]:
-        every = prior(network, Task(x, supervised=tuple(range(network.depth))), quantities="ntk")
-        values = every.ntk.values if network.depth > 1 else every.ntk.values[None, None]
-        kernel, error = values[:, read].copy(), every.certificate.error or 0.0
+        kernel, error = _random(problem, x, Target("tangent", states, read, samples, samples))
     if read == [network.depth - 1]:
-        last = prior(network, Task(x), quantities="ntk")
-        kernel[-1, 0], error = last.ntk.values, max(error, last.certificate.error or 0.0)
+        kernel[-1, 0], last = _random(problem, x, Target("tangent", None, None, samples, samples))
+        error = max(error, last)
     return kernel, error
+
+
+def _random(problem: Problem, x: np.ndarray, target: Target) -> tuple[np.ndarray, float]:
+    """A matrix of the random network and its relative error."""
+    matrices = fill_matrices(problem.network, x, {target.field: target}, PRIOR_RTOL)
+    if matrices.failure is not None:
+        raise SolveError(
+            f"the {target.field} kernel of the random network is {matrices.failure}: {matrices.failure.value}"
+        )
+    return matrices.arrays[target.field], matrices.error or 0.0
 
 
 def _over_outputs(kernel: np.ndarray, n_outputs: int) -> np.ndarray:
@@ -106,8 +115,8 @@ def _static_kernels(problem: Problem, request: Request) -> dict[str, Estimate]:
         return {}
     depth, times = problem.network.depth, (len(request.at),) * 2
     x = problem.task.sequences(depth)
-    random = prior(problem.network, Task(x[:, 0] if x.shape[1] == 1 else x), quantities=("hidden", "feature"))
-    feature = random.feature.values
+    everywhere = (range(depth), range(depth), range(len(x)), range(len(x)))
+    feature, hidden = (_random(problem, x, Target(field, *everywhere))[0] for field in ("feature", "hidden"))
 
     def at_all_steps(kernel: np.ndarray) -> Estimate:
         """(…, state, state_, at, at_, sample, sample_)."""
@@ -121,7 +130,7 @@ def _static_kernels(problem: Problem, request: Request) -> dict[str, Estimate]:
     if "feature_kernel" in request.fields:
         kernels["feature_kernel"] = at_all_steps(feature)
     if "gradient_kernel" in request.fields:
-        kernels["gradient_kernel"] = at_all_steps(_gradient_kernel(problem, random.hidden.values))
+        kernels["gradient_kernel"] = at_all_steps(_gradient_kernel(problem, hidden))
     if "alignment" in request.fields:
         cosines = label_cosine(jnp.asarray(problem.labels), jnp.asarray([feature[k, k] for k in range(depth)]))
         kernels["alignment"] = Estimate(np.broadcast_to(cosines, (len(problem.rates), depth)))

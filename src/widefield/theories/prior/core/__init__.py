@@ -1,5 +1,6 @@
 """The part of the prior that other theories use: the recursion, whole covariance matrices, and fixed points at depth."""
 
+from widefield.theories.prior.core.blocks import Target
 from widefield.theories.prior.core.fixed_point import DepthLimit, find_depth_limit
 from widefield.theories.prior.core.matrices import Matrices, fill_matrices, hidden_covariance
 from widefield.theories.prior.core.recursion import (
@@ -23,6 +24,7 @@ __all__ = [
     "DepthLimit",
     "Matrices",
     "Sharing",
+    "Target",
     "Variances",
     "all_states_block",
     "equal_overlaps",
