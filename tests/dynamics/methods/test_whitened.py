@@ -60,7 +60,9 @@ def test_it_is_the_general_march(name, monkeypatch):
     for field in set(short.data) - {"preactivation", "pregradient"}:
         assert short.data[field].dims == general.data[field].dims
         size = np.abs(general.data[field]).max()
-        np.testing.assert_allclose(short.data[field], general.data[field], rtol=0, atol=1e-12 * size, err_msg=field)
+        nonlinear = "flow" in changes and "alignment" in field  # of what is extrapolated: to within its error
+        atol = (1e-6 if nonlinear else 1e-12) * size
+        np.testing.assert_allclose(short.data[field], general.data[field], rtol=0, atol=atol, err_msg=field)
 
 
 def test_samples_have_the_kernels_as_covariance():
