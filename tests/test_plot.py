@@ -8,11 +8,12 @@ import pytest
 from PIL import Image
 
 import widefield as wf
-from widefield.answer.certificate import Certificate
+from widefield.answer.certificate import Certificate, Check
 from widefield.answer.files import write_atomically
 from widefield.answer.solution import make_solution
 from widefield.plot import PICTURES, style
 
+CHECKS = {"residual": Check(0.0, 1e-10)}
 PAIRS = ("state", "state_", "sample", "sample_")
 
 
@@ -24,7 +25,7 @@ def covariance(n_states, n_samples):
 
 
 def theory(fields, depth=3, name="prior"):
-    return make_solution(fields, Certificate(name), wf.RNN(depth), None)
+    return make_solution(fields, Certificate(name, CHECKS), wf.RNN(depth), None)
 
 
 def panels_of(figure):
@@ -158,7 +159,7 @@ def test_rates_and_exponents_are_drawn():
         given = {key: coords[key] for key in known}
         if name in ("optimal_rate", "rate_transfer"):
             given["step"] = [1, 4, 12]
-        figure = make_solution(fields, Certificate(name), wf.DNN(2), None, coords=given).plot()
+        figure = make_solution(fields, Certificate(name, CHECKS), wf.DNN(2), None, coords=given).plot()
         assert [len(ax.lines) for ax in panels_of(figure)] == n_lines, name
         assert all(ax.get_xlabel() and ax.get_ylabel() for ax in panels_of(figure))
 

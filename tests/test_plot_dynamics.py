@@ -4,17 +4,20 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from widefield.answer.certificate import Certificate
+from widefield.answer.certificate import Certificate, Check
 from widefield.answer.solution import make_solution
 from widefield.plot import dynamics as drawn
 
+CHECKS = {"residual": Check(0.0, 1e-10)}
 T, P, L = 6, 2, 3
 RNG = np.random.default_rng(0)
 
 
 def solution(fields, name="dynamics", y=True, network=None, **task):
     labels = RNG.normal(size=P) if y is True else y
-    return make_solution(fields, Certificate(name), network or wf.DNN(L), wf.Task(np.ones((P, 4)), labels, **task))
+    return make_solution(
+        fields, Certificate(name, CHECKS), network or wf.DNN(L), wf.Task(np.ones((P, 4)), labels, **task)
+    )
 
 
 def run(front=(), kernel=("layer",), prediction=(), ntk=()):
@@ -27,7 +30,7 @@ def run(front=(), kernel=("layer",), prediction=(), ntk=()):
         "feature_kernel": (*front, *kernel, "step", "step_", "sample", "sample_"),
         "ntk": (*front, *ntk, "step", "sample", "sample_"),
     }
-    return {name: (own, RNG.uniform(size=shape(own))) for name, own in dims.items()}
+    return {name: (axes, RNG.uniform(size=shape(axes))) for name, axes in dims.items()}
 
 
 @pytest.mark.parametrize("front", [(), ("replicate",)])

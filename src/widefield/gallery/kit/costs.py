@@ -63,7 +63,7 @@ def table_of_costs(
     figure = sheet(panels, data, p, size=(3.1, 2.5))
     tops = figure.axes[: len(columns)]
     for ax in tops[-1:] if one_legend else tops:
-        ax.legend(*(tops[0] if one_legend else ax).get_legend_handles_labels(), fontsize=7)
+        ax.legend(*(tops[0] if one_legend else ax).get_legend_handles_labels(), fontsize=7, frameon=False)
     return Made(figure, data, p, rows, [HEADER, *map(_cells, rows)], notes=notes)
 
 
