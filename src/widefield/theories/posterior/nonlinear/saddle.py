@@ -306,9 +306,10 @@ def _judge(
     gap = other.mean(axis=0)
     noise = np.hypot(scatter.std(axis=0, ddof=1), other.std(axis=0, ddof=1)) / root
     deviation = float(np.sqrt(np.mean((gap / np.where(noise > 0, noise, np.inf)) ** 2)))
-    enough = options.n_paths is not None or np.max(error) <= options.sampling_rtol * unit
+    residual = float(np.max(np.abs(gap))) / unit
+    enough = options.n_paths is not None or max(np.max(error) / unit, residual) <= options.sampling_rtol
     status = Status.success if deviation <= DEVIATION and enough else Status.inaccurate
-    return _Solved(here, vector, status, steps, error, float(np.max(np.abs(gap))) / unit, deviation, jacobian, ess)
+    return _Solved(here, vector, status, steps, error, residual, deviation, jacobian, ess)
 
 
 def _finish(problem: Problem, setup: _Setup, integration: str, solved: _Solved, parity: int) -> Saddle:
