@@ -8,10 +8,10 @@ BIN := .venv/bin
 LOCKED := .venv/.locked
 READY := .venv/.ready
 
-# One thread per worker; results do not depend on what an earlier run compiled.
-ONE_THREAD := OMP_NUM_THREADS=1 MPLBACKEND=Agg JAX_ENABLE_COMPILATION_CACHE=false \
+# One thread per worker. Tests share what they compile in a folder of their own run (tests/conftest.py); benchmarks share nothing.
+ONE_THREAD := OMP_NUM_THREADS=1 MPLBACKEND=Agg \
 	XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: demo test test-full lint docs bench lock clean help
@@ -34,7 +34,7 @@ docs: $(READY)  ## HTML pages in docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 bench: $(READY)  ## Benchmarks: ratios within one run, one thread
-	$(ONE_THREAD) $(BIN)/python benchmarks/run.py
+	$(ONE_THREAD) JAX_ENABLE_COMPILATION_CACHE=false $(BIN)/python benchmarks/run.py
 
 lock:  ## Refresh requirements.lock (UPGRADE=1 also moves to newer versions); needs uv
 	@command -v uv >/dev/null || { echo "make lock needs uv on PATH (pip install uv)." >&2; exit 1; }

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from widefield.simulate.networks.forward import Array, Parameters
 from widefield.simulate.posterior.law import Law, potential
@@ -45,7 +45,7 @@ def adapt(step: StepSize, acceptance: Float[Array, ""]) -> StepSize:
 
 
 def move(
-    position: Parameters, key: Array, step: StepSize, warm: Float[Array, ""], law: Law
+    position: Parameters, key: Array, step: StepSize, warm: Bool[Array, ""], law: Law
 ) -> tuple[Parameters, StepSize, Float[Array, "2"]]:
     """One trajectory; while ``warm`` is true the step size adapts. Also: acceptance probability and leaps taken."""
     size = jnp.exp(jnp.where(warm, step.log, step.mean))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from widefield.simulate.networks.forward import Array, Parameters, forward
 from widefield.simulate.posterior.hmc import normals
@@ -29,7 +29,7 @@ def misfit(parameters: Parameters, law: Law) -> Float[Array, ""]:
 
 
 def move(
-    position: Parameters, key: Array, pace: Pace, warm: Float[Array, ""], law: Law
+    position: Parameters, key: Array, pace: Pace, warm: Bool[Array, ""], law: Law
 ) -> tuple[Parameters, Pace, Float[Array, "2"]]:
     r"""Euler-Maruyama updates between two draws, for standardized weights :math:`\xi = G^{-1/2}\theta`.
 

@@ -55,7 +55,7 @@ def posterior(
     Eq. (posterior.4), its saddle point Eq. (posterior.5) and predictions Eq. (posterior.6). Notation: :math:`\kappa` =
     ``temperature``, N times the variance of the labels' noise; :math:`\mathrm{Var}\,V = v/N^2`; :math:`K` as in `problem`.
 
-    Fields: ``hidden`` <hh>, ``feature`` <φφ>, ``conjugate`` Φ̃ over (state, state_, sample, sample_), ``prediction``
+    Fields: ``hidden`` <hh>, ``feature`` <φφ>, ``conjugate`` Φ̃ over (state, state\_, sample, sample\_), ``prediction``
     (state, sample, output) and ``test_prediction`` at all states, supervised or not; ``free_energy`` = ``energy`` +
     ``entropy`` per neuron, zero without labels; ``branch``, ``stability`` (smallest Hessian eigenvalue; 1 − μ for
     nonlinear networks) and ``alignment`` (state), the cosine of the feature kernel with the label kernel.

@@ -45,10 +45,10 @@ def prior(
     Eqs. (prior.2), (prior.3), (prior.4), (prior.5), (prior.6), (prior.7); Segadlo et al. (2022), with one mask each for
     weights, biases and inputs.
 
-    Returns the fields ``hidden`` C, ``feature`` <φφ> and ``readout`` v<φφ> + b_out over (state, state_, sample,
-    sample_), ``output`` (the last readout block) and ``ntk`` over (sample, sample_); where several states are
+    Returns the fields ``hidden`` C, ``feature`` <φφ> and ``readout`` v<φφ> + b_out over (state, state\_, sample,
+    sample\_), ``output`` (the last readout block) and ``ntk`` over (sample, sample\_); where several states are
     supervised ``ntk`` has all states in front. With labels also ``log_evidence``, and with test inputs
-    ``test_prediction`` (state, test, output) and ``test_covariance`` (state, state_, test, test_), without noise.
+    ``test_prediction`` (state, test, output) and ``test_covariance`` (state, state\_, test, test\_), without noise.
 
     ``quantities`` names the fields wanted; by default all that fit in memory, and what is left out is named in the
     certificate. ``noise`` is the variance of the labels' noise.

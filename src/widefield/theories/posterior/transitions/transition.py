@@ -33,10 +33,10 @@ UNTOLD = "sampled: the order is not told, and points close to the instability ha
 
 @dataclass(frozen=True)
 class Transition:
-    """Where the incoherent branch gives way to the coherent one; points are factors on what is varied, None if absent.
+    r"""Where the incoherent branch gives way to the coherent one; points are factors on what is varied, None if absent.
 
-    The order parameter grows as ``prefactor`` · |λ/λ_c − 1|^``exponent`` with λ the varied quantity (the labels
-    squared); it is the largest correlation between adjacent states. ``curve`` has both branches over ``factor``.
+    The order parameter grows as ``prefactor`` times the power ``exponent`` of :math:`|\lambda/\lambda_c - 1|`, with λ the varied
+    quantity (the labels squared); it is the largest correlation between adjacent states. ``curve`` has both branches over ``factor``.
     ``instability_stderr`` is that of sampled branches, whose order is not told (None). Where ``instability`` is None and
     the certificate says success, there is none; where the branch could not be followed, it says ``incomplete``.
     """
