@@ -26,8 +26,9 @@ def compiled(core):
 
 
 @lru_cache
-def _gradient(core):
-    return jax.jit(jax.grad(lambda args, weights: _dot(weights, core(*args))))
+def _gradient(core, reverse):
+    derivative = jax.grad if reverse else jax.jacfwd
+    return jax.jit(derivative(lambda args, weights: _dot(weights, core(*args))))
 
 
 def _dot(tree, other):
@@ -46,17 +47,18 @@ def assert_vmap_is_loop(core, *batch):
     assert_same(jax.jit(jax.vmap(core))(*batch), jax.tree.map(lambda *leaves: np.stack(leaves), *rows))
 
 
-def assert_gradient_is_difference(core, *args, along=None, of=None, step=1e-4, rtol=1e-7):
+def assert_gradient_is_difference(core, *args, along=None, of=None, step=1e-4, rtol=1e-7, reverse=True):
     """The gradient of a random projection of the outputs against fourth-order differences in random directions.
 
     ``along`` are the indices of the arguments to move, ``of`` those of the outputs to project (all by default). The
-    projection has no symmetry, so that a derivative given to the wrong one of two equal inputs is seen.
+    projection has no symmetry, so that a derivative given to the wrong one of two equal inputs is seen. ``reverse=False``
+    takes the gradient by forward mode.
     """
     rng = np.random.default_rng(0)
     draw = lambda tree, on: jax.tree.map(lambda leaf: on * rng.normal(size=np.shape(leaf)), tree)  # noqa: E731
     outputs = jax.tree.leaves(compiled(core)(*args))
     weights = [draw(leaf, of is None or i in of) for i, leaf in enumerate(outputs)]
-    gradient = _gradient(core)(args, weights)
+    gradient = _gradient(core, reverse)(args, weights)
     for _ in range(3):
         d = tuple(draw(arg, along is None or i in along) for i, arg in enumerate(args))
         at = lambda t, d=d: compiled(core)(*jax.tree.map(lambda a, b: a + t * b, args, d))  # noqa: E731
