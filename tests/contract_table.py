@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -35,7 +36,7 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One public call. ``fails``, ``large`` and ``alone`` are a reason, in words, where the check does not apply.
+    """One public call. ``fails`` and ``large`` are a reason, in words, where the check does not apply.
 
     ``question`` and the changes of cases may hold functions without arguments in place of solutions: these are asked for
     when they are needed. ``traced`` is an option, or a field of a noun such as ``"training.rate"``.
@@ -47,7 +48,7 @@ class Row:
     traced: str
     fails: Case | str
     large: Case | str
-    alone: tuple[str, ...] | str
+    alone: tuple[str, ...] = ()  # quantities to ask for by themselves; none: all of them
     options: Mapping[str, Any] = field(default_factory=dict)
     no_bar: str = ""  # why there is no progress to show
 
@@ -120,29 +121,33 @@ SLOW = {"training": replace(DESCENT, steps=2000)}
 KINKED = wf.Activation(lambda z: jnp.abs(z - 0.3), name="kinked")  # its break is not stated
 CLOSE = np.stack([X[0], X[0] + 1e-3 * X[1]])
 GIVEN = "made of the solution that is given, whose size is known"
-ONE_PIECE = "its fields are one piece: there is nothing to choose"
 
 # Theories.
 
 PRIOR = Row(
     "prior", wf.prior, {"network": TIED, "task": LABELED}, "noise", options={"noise": 0.1},
     fails=Case(EXPLOSIVE, Status.nonfinite), large=Case({"task": MANY, "quantities": "hidden"}, "hidden"),
-    alone=("output", "ntk", "hidden", "test_prediction"),
 )  # fmt: skip
 UNTIED_WIDTH = Row(
     "finite_width untied", wf.finite_width, {"network": DEEP, "task": PLAIN}, "width", options={"width": 30},
     fails=Case(OVERFLOW, Status.nonfinite), large=Case({"task": MANY, "quantities": "vertex"}, "vertex"),
-    alone=("kernel", "correction", "vertex"),
+    alone=("kernel", "correction", "kernel_variance", "vertex"),
 )  # fmt: skip
 TIED_WIDTH = Row(
     "finite_width tied", wf.finite_width, {"network": TIED, "task": PLAIN}, "width", options={"width": 30},
     fails=Case({"network": wf.RNN(10, "relu", weight_variance=1e40)}, Status.nonfinite),
-    large=Case({"task": MANY, "quantities": "pair_vertex"}, "pair_vertex"), alone=("kernel", "correction", "vertex"),
+    large=Case({"task": MANY, "quantities": "pair_vertex"}, "pair_vertex"),
+    alone=("kernel", "correction", "kernel_variance", "vertex"),
+)  # fmt: skip
+WIDTH_REGRESSION = Row(
+    "finite_width regression", wf.finite_width, {"network": DEEP, "task": LABELED}, "noise",
+    options={"width": 30, "noise": 0.1}, fails=Case(OVERFLOW, Status.nonfinite),
+    large=Case({"task": MANY, "quantities": "vertex"}, "vertex"),
 )  # fmt: skip
 LINEAR_POSTERIOR = Row(
     "posterior linear", wf.posterior, {"network": RECURRENT, "task": LABELED}, "temperature",
     options={"temperature": 0.3}, fails=Case({"task": wf.Task(X, 5 * Y), "max_steps": 1}, Status.not_converged),
-    large=Case({"task": MANY, "quantities": "hidden"}, "hidden"), alone=("hidden", "free_energy", "test_prediction"),
+    large=Case({"task": MANY, "quantities": "hidden"}, "hidden"),
 )  # fmt: skip
 NONLINEAR_POSTERIOR = Row(
     "posterior nonlinear", wf.posterior, {"network": wf.RNN(2, "erf"), "task": UNIT}, "temperature",
@@ -152,12 +157,11 @@ NONLINEAR_POSTERIOR = Row(
 PERTURBATIVE_POSTERIOR = Row(
     "posterior perturbative", wf.posterior, {"network": RECURRENT, "task": wf.Task(X, 0.1 * Y)}, "temperature",
     options={"temperature": 1.0, "method": "perturbative", "rtol": 0.1}, fails=Case({"rtol": 1e-10}, Status.inaccurate),
-    large=Case({"task": MANY}, "nodes"), alone=("hidden", "conjugate"), no_bar="a closed form",
+    large=Case({"task": MANY}, "nodes"), no_bar="a closed form",
 )  # fmt: skip
 EXACT_DYNAMICS = Row(
     "dynamics exact", wf.dynamics, {"network": LINEAR, "task": LABELED, "training": DESCENT}, "training.rate",
     fails=Case(FAST, Status.diverged), large=Case(SLOW | {"quantities": "feature_kernel"}, "feature_kernel"),
-    alone=("loss", "ntk", "feature_kernel"),
 )  # fmt: skip
 SAMPLED_DYNAMICS = Row(
     "dynamics sampled", wf.dynamics, {"network": TANH, "task": LABELED, "training": DESCENT}, "training.rate",
@@ -172,7 +176,7 @@ LAZY_DYNAMICS = Row(
 PROPORTIONAL = Row(
     "proportional", wf.proportional, {"network": LINEAR, "teacher": TEACHER, "training": TRAINING}, "width_ratio",
     options={"width_ratio": 0.7}, fails=Case({"training": wf.Training(5.0, 8)}, Status.diverged),
-    large=Case({"training": replace(TRAINING, steps=2000)}, "march"), alone=("test_loss", "feature_correlation"),
+    large=Case({"training": replace(TRAINING, steps=2000)}, "march"),
 )  # fmt: skip
 
 # What is derived from them.
@@ -183,77 +187,76 @@ LONG_SEARCH = Case({"training": replace(TRAINING, steps=2000)}, "march")
 TRANSITION = Row(
     "transition", wf.transition, {"network": RECURRENT, "task": UNIT}, "temperature",
     options={"temperature": 1.0, "points": 4}, fails=Case({"max_steps": 1}, Status.incomplete),
-    large=Case({"task": MANY}, "nodes"), alone=ONE_PIECE,
+    large=Case({"task": MANY}, "nodes"),
 )  # fmt: skip
 LANDSCAPE = Row(
     "landscape", wf.landscape, {"network": RECURRENT, "task": UNIT}, "temperature",
-    options={"temperature": 1.0, "values": [0.0, 0.3]}, fails=Case({"max_steps": 1}, Status.incomplete),
-    large=Case({"task": MANY}, "nodes"), alone=ONE_PIECE,
+    options={"temperature": 1.0, "values": [0.0, 0.3]},
+    fails=Case({"task": wf.Task(UNIT.x, [3.0]), "values": [-0.9, 0.9], "max_steps": 1}, Status.not_converged),
+    large=Case({"task": MANY}, "nodes"),
 )  # fmt: skip
 TRICRITICAL = Row(
     "tricritical", wf.tricritical, {"network": RECURRENT, "task": UNIT}, "temperature", options={"temperature": 1.0},
-    fails=Case({"max_steps": 1}, Status.incomplete), large=Case({"task": MANY}, "nodes"), alone=ONE_PIECE,
+    fails=Case({"max_steps": 1}, Status.incomplete), large=Case({"task": MANY}, "nodes"),
 )  # fmt: skip
 WEIGHT_OUTLIERS = Row(
     "weight_outliers", wf.weight_outliers, {"solution": Later(partial(answer_of, LINEAR_POSTERIOR))}, "solution",
     fails=Case(
         {"solution": Later(lambda: LINEAR_POSTERIOR.ask(**LINEAR_POSTERIOR.fails.changes, throw=False))},
         Status.not_converged,
-    ), large=GIVEN, alone=ONE_PIECE,
+    ), large=GIVEN,
 )  # fmt: skip
 DEPTH_LIMIT = Row(
     "depth_limit", wf.depth_limit, {"network": TANH}, "rtol", options={"rtol": 1e-9},
     fails="the fixed point is found to roundings, or there is none: both are answers", large="numbers alone",
-    alone=ONE_PIECE,
 )  # fmt: skip
 CRITICALITY = Row(
     "criticality", wf.criticality, {"network": wf.DNN(1, "relu", weight_variance=2.0)}, "correlation",
     options={"layers": 16, "correlation": 0.4}, fails=Case({"network": wf.DNN(1, KINKED)}, Status.inaccurate),
-    large="two samples, whatever the depth", alone=ONE_PIECE,
+    large="two samples, whatever the depth",
 )  # fmt: skip
 OF_WIDTH = {"solution": Later(partial(answer_of, UNTIED_WIDTH))}
 COUPLINGS = Row(
-    "couplings", wf.couplings, OF_WIDTH, "rtol", options={"rtol": 1e-6}, 
+    "couplings", wf.couplings, OF_WIDTH, "rtol", options={"rtol": 1e-6},
     fails=Case({"solution": Later(lambda: UNTIED_WIDTH.ask(task=wf.Task(CLOSE))), "rtol": 1e-12}, Status.inaccurate),
-    large=GIVEN, alone=ONE_PIECE,
+    large=GIVEN,
 )  # fmt: skip
 NEURON_AVERAGE = Row(
     "neuron_average", wf.neuron_average, OF_WIDTH | {"function": jnp.square}, "rtol", options={"rtol": 1e-8},
-    fails=Case({"function": lambda z: jnp.abs(z - 0.3)}, Status.inaccurate), large=GIVEN, alone=ONE_PIECE,
+    fails=Case({"function": lambda z: jnp.abs(z - 0.3)}, Status.inaccurate), large=GIVEN,
 )  # fmt: skip
 NEURON_COVARIANCE = Row(
     "neuron_covariance", wf.neuron_covariance, OF_WIDTH | {"function": jnp.square, "other": jnp.square}, "rtol",
     options={"rtol": 1e-8},
-    fails=Case({"function": lambda z: jnp.abs(z - 0.3)}, Status.inaccurate), large=GIVEN, alone=ONE_PIECE,
+    fails=Case({"function": lambda z: jnp.abs(z - 0.3)}, Status.inaccurate), large=GIVEN,
 )  # fmt: skip
 OPTIMAL_RATE = Row(
     "optimal_rate", wf.optimal_rate, SEARCH, "width_ratio", options={"width_ratio": 1.0}, fails=TOO_FAST,
-    large=LONG_SEARCH, alone=ONE_PIECE,
+    large=LONG_SEARCH,
 )  # fmt: skip
 RATE_SWEEP = Row(
     "rate_sweep", wf.rate_sweep, SEARCH, "training.richness", options={"rates": [0.02, 0.05]},
-    fails="runs that diverge are counted, not failed: a sweep is there to find them", large=LONG_SEARCH, alone=ONE_PIECE,
+    fails="runs that diverge are counted, not failed: a sweep is there to find them", large=LONG_SEARCH,
 )  # fmt: skip
 RATE_TRANSFER = Row(
     "rate_transfer", wf.rate_transfer, SEARCH, "training.richness", options={"over": "width", "values": [0.5, 2.0]},
-    fails=TOO_FAST, large=LONG_SEARCH, alone=ONE_PIECE,
+    fails=TOO_FAST, large=LONG_SEARCH,
 )  # fmt: skip
 LOSS_EXPONENT = Row(
     "loss_exponent", wf.loss_exponent, {"network": wf.DNN(1, "linear"), "training": wf.Training(0.3, 16, richness=0.0)},
     "source", options={"source": 0.8, "capacity": 1.5, "rtol": 0.5}, fails=Case({"rtol": 1e-4}, Status.inaccurate),
-    large=Case({"training": wf.Training(0.3, 4000, richness=0.0)}, "march"), alone=ONE_PIECE,
+    large=Case({"training": wf.Training(0.3, 4000, richness=0.0)}, "march"),
 )  # fmt: skip
 ONE_INPUT = {"network": wf.DNN(1, "tanh"), "task": wf.Task([[1.1, 0.3]], [1.0]), "training": DESCENT}
 NEURON_DENSITY = Row(
     "neuron_density", wf.neuron_density, ONE_INPUT, "reach", options={"nodes": 5, "reach": 3.0},
     fails=Case({"training": wf.Training(1.0, 6, richness=4.0)}, Status.inaccurate), large=Case({"nodes": 3000}, "nodes"),
-    alone=ONE_PIECE,
 )  # fmt: skip
 REPRESENTER = {"network": wf.DNN(1, "linear"), "task": wf.Task(X, [2.0, -1.2])}
 REGULARIZED = Row(
     "regularized_prediction", wf.regularized_prediction,
     {"solution": Later(lambda: wf.dynamics(**REPRESENTER, training=DECAY, quantities=("prediction", "ntk")))}, "rtol",
-    options={"rtol": 1e-3}, fails=Case({"step": 3}, Status.inaccurate), large=GIVEN, alone=ONE_PIECE,
+    options={"rtol": 1e-3}, fails=Case({"step": 3}, Status.inaccurate), large=GIVEN,
 )  # fmt: skip
 
 # Finite networks.
@@ -288,7 +291,7 @@ EXTRAPOLATE = Row(
     {"wide": Later(lambda: SIMULATED_PRIOR.ask(width=20, seed=5)), "narrow": Later(partial(answer_of, SIMULATED_PRIOR))},
     "wide", fails=Case({"wide": Later(lambda: SIMULATED_PRIOR.ask(**EXPLOSIVE, width=20, seed=5, throw=False)),
         "narrow": Later(lambda: SIMULATED_PRIOR.ask(**EXPLOSIVE, throw=False))}, Status.nonfinite),
-    large=GIVEN, alone=ONE_PIECE,
+    large=GIVEN,
 )  # fmt: skip
 
 ROWS = tuple(value for value in list(globals().values()) if isinstance(value, Row))
@@ -380,9 +383,10 @@ def training_step() -> Core:
         physics = asked.physics._replace(
             richness=richness, weight_variance=weight_variance, readout_variance=readout_variance, labels=labels
         )
-        state, _ = dynamics_march.step(shape, physics, dynamics_march.start(shape, physics, noises), rate)
-        _, row = dynamics_march.step(shape, physics, state, rate)
-        return row.prediction, dynamics_march.tangent_kernel(shape, physics, row.feature, row.gradient, 1 / n_paths)
+        start = dynamics_march.start(shape, physics, noises)
+        _, rows = jax.lax.scan(partial(dynamics_march.step, shape, physics), start, jnp.stack([rate, rate]))
+        feature, gradient = rows.feature[1], rows.gradient[1]
+        return rows.prediction[1], dynamics_march.tangent_kernel(shape, physics, feature, gradient, 1 / n_paths)
 
     p = asked.physics
     point = jnp.asarray(0.1), p.richness, p.weight_variance, p.readout_variance, p.labels
