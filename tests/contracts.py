@@ -30,6 +30,23 @@ def _gradient(core):
     return jax.jit(jax.grad(lambda args, weights: _dot(weights, core(*args))))
 
 
+@lru_cache
+def _tangent(core):
+    return jax.jit(lambda args, d, weights: jax.jvp(lambda *a: _dot(weights, core(*a)), args, d)[1])
+
+
+def _slope(core, args, weights, d, reverse):
+    """The derivative in direction ``d``, and the size of the terms in its sum."""
+    if reverse:
+        gradient = _gradient(core)(args, weights)
+        return _dot(gradient, d), _dot(jax.tree.map(np.abs, gradient), jax.tree.map(np.abs, d))
+    alone = [
+        tuple(jax.tree.map(lambda v, on=(i == j): on * v, part) for j, part in enumerate(d)) for i in range(len(d))
+    ]
+    parts = [float(_tangent(core)(args, one, weights)) for one in alone]
+    return sum(parts), sum(map(abs, parts))
+
+
 def _dot(tree, other):
     return sum((a * b).sum() for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True))
 
@@ -46,23 +63,23 @@ def assert_vmap_is_loop(core, *batch):
     assert_same(jax.jit(jax.vmap(core))(*batch), jax.tree.map(lambda *leaves: np.stack(leaves), *rows))
 
 
-def assert_gradient_is_difference(core, *args, along=None, of=None, step=1e-4, rtol=1e-7):
+def assert_gradient_is_difference(core, *args, along=None, of=None, step=1e-4, rtol=1e-7, reverse=True):
     """The gradient of a random projection of the outputs against fourth-order differences in random directions.
 
     ``along`` are the indices of the arguments to move, ``of`` those of the outputs to project (all by default). The
-    projection has no symmetry, so that a derivative given to the wrong one of two equal inputs is seen.
+    projection has no symmetry, so that a derivative given to the wrong one of two equal inputs is seen. ``reverse=False``
+    takes the derivative by forward mode.
     """
     rng = np.random.default_rng(0)
     draw = lambda tree, on: jax.tree.map(lambda leaf: on * rng.normal(size=np.shape(leaf)), tree)  # noqa: E731
     outputs = jax.tree.leaves(compiled(core)(*args))
     weights = [draw(leaf, of is None or i in of) for i, leaf in enumerate(outputs)]
-    gradient = _gradient(core)(args, weights)
     for _ in range(3):
         d = tuple(draw(arg, along is None or i in along) for i, arg in enumerate(args))
         at = lambda t, d=d: compiled(core)(*jax.tree.map(lambda a, b: a + t * b, args, d))  # noqa: E731
         near, far = (float(_dot(weights, at(k * step)) - _dot(weights, at(-k * step))) for k in (1, 2))
-        scale = _dot(jax.tree.map(np.abs, gradient), jax.tree.map(np.abs, d))
-        np.testing.assert_allclose(_dot(gradient, d), (8 * near - far) / (12 * step), rtol=0, atol=rtol * scale)
+        slope, scale = _slope(core, args, weights, d, reverse)
+        np.testing.assert_allclose(slope, (8 * near - far) / (12 * step), rtol=0, atol=rtol * scale)
 
 
 def assert_certified(solution, theory):
