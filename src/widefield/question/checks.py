@@ -139,5 +139,6 @@ def flag(name: str, value: Any) -> bool:
 
 def ratio(name: str, value: Any) -> float | None:
     """A positive number, or None where it is infinite or left out."""
+    reject_tracers(**{name: value})
     infinite = np.ndim(value) == 0 and np.asarray(value).dtype.kind == "f" and np.isposinf(value)
     return None if value is None or infinite else nonnegative(name, value, positive=True)

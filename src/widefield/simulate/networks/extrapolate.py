@@ -36,7 +36,8 @@ def extrapolate(wide: Solution, narrow: Solution, *, throw: bool = True) -> Solu
     names = [name for name in _averages(wide) if name in _averages(narrow)]
     if not names:
         raise ValueError("`wide` and `narrow` have no average over neurons in common.")
-    arrays = {name: 2 * wide.data[name].values - narrow.data[name].values for name in names}
+    with np.errstate(invalid="ignore"):  # networks that overflowed are counted below
+        arrays = {name: 2 * wide.data[name].values - narrow.data[name].values for name in names}
     pair = {"wide": wide.certificate, "narrow": narrow.certificate}
     options: dict[str, Any] = {"simulation": wide.certificate.theory}
     options |= {f"{k}_width": c.options["width"] for k, c in pair.items()}

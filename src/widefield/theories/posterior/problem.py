@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from widefield.answer.boundary import describe_bytes, memory_budget
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
@@ -52,6 +53,7 @@ def problem_of(network: Any, task: Any, temperature: float) -> Problem:
     kappa = checks.nonnegative("temperature", temperature)
     if kappa == 0:
         raise ValueError("`temperature` must be positive, got 0: the posterior needs noise on the labels.")
+    _check_memory(network.depth * task.n_samples)
     x = task.sequences(network.depth)
     states = task.supervised_states(network.depth)
     labels = np.moveaxis(task.labels(), 1, 0)  # (supervised state, sample, output)
@@ -64,6 +66,16 @@ def problem_of(network: Any, task: Any, temperature: float) -> Problem:
         supervised=supervised,
         labels=labels.reshape(len(supervised), -1),
     )
+
+
+def _check_memory(n_nodes: int) -> None:
+    """Refuse kernels that do not fit, before any is made; a search holds some thirty of them."""
+    need = 8 * 30 * n_nodes**2
+    if need > memory_budget():
+        raise MemoryError(
+            f"The kernels of {n_nodes} nodes (depth × samples) need {describe_bytes(need)} to be found, but only "
+            f"{describe_bytes(memory_budget())} may be used. Use fewer samples or a smaller depth."
+        )
 
 
 def scaled(problem: Problem, along: str, factor: Array) -> Problem:

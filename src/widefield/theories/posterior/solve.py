@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from widefield.answer.boundary import choose_quantities, describe_bytes, memory_budget, x64
+from widefield.answer.boundary import choose_quantities, x64
 from widefield.answer.certificate import Certificate, Check, Status
 from widefield.answer.progress import bar
 from widefield.answer.solution import Fields, Solution, make_solution
@@ -182,14 +182,7 @@ def _plan(network: Network, task: Task, quantities: Iterable[str] | None) -> tup
     sizes["test_prediction"] = 8 * network.depth * task.n_test * n_out
     if not task.n_test:
         sizes.pop("test_prediction")
-    chosen = choose_quantities(quantities, sizes)
-    work = 8 * 30 * n_nodes**2
-    if work > memory_budget():
-        raise MemoryError(
-            f"The kernels of {n_nodes} nodes (depth × samples) need {describe_bytes(work)} to be found, but only "
-            f"{describe_bytes(memory_budget())} may be used. Use fewer samples or a smaller depth."
-        )
-    return chosen
+    return choose_quantities(quantities, sizes)
 
 
 def _select(states: list[S], branch: str) -> S:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from widefield.answer.boundary import x64
+from widefield.answer.boundary import describe_bytes, memory_budget, x64
 from widefield.answer.certificate import Certificate, Check, Status
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
@@ -29,6 +29,8 @@ from widefield.theories.dynamics.methods import two_layers
 from widefield.theories.dynamics.methods.two_layers import Motion
 from widefield.theories.dynamics.problem import Problem, problem
 from widefield.theories.dynamics.request import Request
+
+COPIES = 40  # arrays of the grid's size that are held at once
 
 
 @x64
@@ -63,11 +65,12 @@ def neuron_density(
     _check(question)
     grid = checks.nonnegative("reach", reach, positive=True) * np.linspace(-1, 1, checks.integer("nodes", nodes, 2))
     rtol = checks.tolerance("rtol", rtol, 1e-6)
+    _check_memory(len(grid))
     _, fine, error = two_layers.refined(question, Request("full", (), (), rtol=rtol, progress=False))
     assert fine is not None, "the first rule is always tried"
     h, z, density, folded = _carried(question, fine, grid)
     certificate = Certificate(
-        "dynamics", {"residual": Check(folded, 0.0), "error": Check(error, rtol, Status.not_converged)},
+        "neuron_density", {"residual": Check(folded, 0.0), "error": Check(error, rtol, Status.not_converged)},
         None if fine.diverged_at is None else Status.diverged, steps=training.steps, wall_time=time.perf_counter() - begun,
         options={"nodes": nodes, "reach": reach, "rtol": rtol}, notes=task.notes,
         diagnostics={"solver": "characteristics", "nodes": len(fine.rule.weights)},
@@ -89,6 +92,16 @@ def _check(question: Problem) -> None:
         raise ValueError("`task` must have one sample and one label in neuron_density, and the network no bias.")
     if not np.any(question.task.x):
         raise ValueError("`x` must not be zero in neuron_density: every h would be zero.")
+
+
+def _check_memory(n_nodes: int) -> None:
+    """Refuse grids that do not fit: positions, momenta and derivatives of every neuron, before and after a step."""
+    need = 8 * COPIES * n_nodes**2
+    if need > memory_budget():
+        raise MemoryError(
+            f"`nodes` = {n_nodes} needs {describe_bytes(need)} for the neurons of the grid, but only "
+            f"{describe_bytes(memory_budget())} may be used."
+        )
 
 
 def _carried(

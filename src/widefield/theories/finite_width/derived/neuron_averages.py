@@ -51,7 +51,7 @@ def neuron_average(
     expansion is not part of it. Limits: two samples must not be parallel.
     """
     start = time.perf_counter()
-    point = _point(solution, samples, layer)
+    point, rtol = _point(solution, samples, layer), checks.tolerance("rtol", rtol, 1e-13)
     moments = [_moments(function, point, breaks, n) for n in NODES]
     coarse, fine = (0.5 * np.sum(point.correction * m.two) + np.sum(point.vertex * m.four) / 8 for m in moments)
     leading, scale = moments[1].mean, np.sqrt(moments[1].square)
@@ -78,7 +78,7 @@ def neuron_covariance(
     Error: as there, relative to √(<F²><F'²>) Σ|V|/2n, the largest that the covariance can be; 1e-8 by default.
     """
     start = time.perf_counter()
-    point = _point(solution, samples, layer)
+    point, rtol = _point(solution, samples, layer), checks.tolerance("rtol", rtol, 1e-13)
     shifts, scale = [], 0.0
     for n in NODES:
         left, right = (_moments(f, point, breaks, n) for f in (function, other))
@@ -96,7 +96,6 @@ def _fields(values: list[float], leading: float, correction: float) -> dict[str,
 def _certified(
     theory: str, solution: Solution, fields: dict[str, float], scale: float, start: float, *, rtol: float, throw: bool
 ) -> Solution:
-    rtol = checks.tolerance("rtol", rtol, 1e-13)
     certificate = Certificate(
         theory,
         {"error": Check(fields["value_error"] / (scale if scale > 0 else 1.0), rtol)},
