@@ -8,7 +8,6 @@ import pytest
 import widefield as wf
 from tests import contracts
 from tests.dynamics.question import predict
-from widefield.theories.dynamics import request
 from widefield.theories.dynamics.march import step as march
 from widefield.theories.dynamics.problem import Problem, problem
 
@@ -58,24 +57,10 @@ def test_certificate_of_what_was_sampled():
     assert not np.array_equal(other.prediction, solution.prediction)
 
 
-def test_x64_flag_has_no_say():
-    contracts.assert_x64_flag_has_no_say(ask)
-
-
 def test_rejects_tracers():
     for argument, value in (("richness", 0.8), ("rate", 0.05), ("weight_decay", 0.1), ("initial_scale", 1.0)):
         with pytest.raises(ValueError, match=f"`{argument}` is a JAX tracer"):
             jax.jit(lambda v, name=argument: ask(**{name: v}).loss.values)(value)
-
-
-def test_quantities():
-    contracts.assert_selects(lambda quantities: ask(quantities=quantities), NAMES)
-
-
-def test_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(request, "memory_budget", lambda: 2 * 10**6)
-    with pytest.raises(MemoryError, match=r"`quantities` need .*feature_kernel.*may be used"):
-        ask(steps=2000, quantities="feature_kernel")
 
 
 def test_save_and_load(tmp_path):

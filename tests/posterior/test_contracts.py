@@ -54,14 +54,6 @@ def physical(S, layout, readout, temperature, labels):
     return linear.free_energy(S, layout._replace(problem=problem))[0]
 
 
-def test_core_jit_is_plain_and_vmap_is_loop(x64):
-    S, layout = point()
-    args = S, layout.problem.readout, layout.problem.temperature, layout.problem.labels
-    core = lambda S, v, kappa, y: physical(S, layout, v, kappa, y)  # noqa: E731
-    contracts.assert_jit_is_plain(core, *args)
-    contracts.assert_vmap_is_loop(core, *jax.tree.map(lambda a: jnp.stack([a, 1.3 * a, 0.7 * a]), args))
-
-
 def test_core_gradient_is_finite_difference(x64):
     """In the physical parameters by JAX, and in the kernel by Eq. (posterior.8)."""
     S, layout = point()
@@ -116,34 +108,10 @@ def test_alignment_is_the_cosine_with_the_labels(solved):
         np.testing.assert_allclose(solved.alignment.values[a], cosine, rtol=1e-12)
 
 
-def test_quantities_select():
-    contracts.assert_selects(
-        lambda quantities: wf.posterior(NET, TASK, temperature=0.3, quantities=quantities or FIELDS), FIELDS
-    )
-
-
 def test_x64_flag_has_no_say():
     task = wf.Task(X.astype("float32"), Y)
     call = lambda: wf.posterior(NET, task, temperature=0.3, quantities=("hidden", "prediction"))  # noqa: E731
     contracts.assert_x64_flag_has_no_say(call)
-
-
-def test_save_and_load(solved, tmp_path):
-    back = wf.load(solved.save(tmp_path / "trained.nc"))
-    assert back.data.identical(solved.data) and back.certificate == solved.certificate
-
-
-def test_memory_is_refused_before_it_is_taken(monkeypatch):
-    task = wf.Task(np.ones((3000, 2)), np.ones(3000))
-    call = partial(wf.posterior, NET, task, temperature=0.3)
-    contracts.assert_memory_is_refused(call, monkeypatch, "hidden", 5 * 10**8)
-
-
-def test_a_solve_cut_short_says_so():
-    partial_solution = contracts.assert_fails_loudly(
-        partial(wf.posterior, NET, wf.Task(X, 5 * Y), temperature=0.3, max_steps=1), wf.Status.not_converged
-    )
-    assert partial_solution.residual > partial_solution.certificate.tolerance
 
 
 def test_a_saddle_is_not_returned_as_a_minimum(monkeypatch):
@@ -180,9 +148,3 @@ def test_a_saddle_is_not_returned_as_a_minimum(monkeypatch):
 def test_bad_input(net, task, options, message):
     with pytest.raises(ValueError, match=message):
         wf.posterior(net, task, **{"temperature": 0.3} | options)
-
-
-def test_tracers_are_pointed_to_the_core():
-    call = lambda v: wf.posterior(NET, TASK, temperature=v)  # noqa: E731
-    with pytest.raises(ValueError, match="`temperature` is a JAX tracer.*core"):
-        jax.jit(lambda v: call(v).energy.values)(0.3)

@@ -76,28 +76,6 @@ BOTH_CORES = pytest.mark.parametrize("name", ["output_kernel", "all_states_block
 BOTH_ROADS = pytest.mark.parametrize("activation", ["relu", "tanh"])
 
 
-@BOTH_CORES
-@BOTH_ROADS
-def test_jit_is_plain(activation, name, x64):
-    contracts.assert_jit_is_plain(cores(activation)[name], *point(activation))
-
-
-@BOTH_CORES
-@BOTH_ROADS
-def test_vmap_is_loop(activation, name, x64):
-    variances, x = point(activation)
-    factors = np.array([0.5, 1.0, 1.7])
-    batch = jax.tree.map(lambda v: jnp.stack([f * v for f in factors]), variances)
-    contracts.assert_vmap_is_loop(cores(activation)[name], batch, jnp.stack([x, x[::-1], 0.3 * x]))
-
-
-@BOTH_CORES
-@BOTH_ROADS
-def test_gradient_is_finite_difference(activation, name, x64):
-    """In all variances and in the inputs."""
-    contracts.assert_gradient_is_difference(cores(activation)[name], *point(activation))
-
-
 @BOTH_ROADS
 def test_gradient_at_duplicates_in_the_variances(activation, x64):
     """Duplicates stay duplicates when variances change: nothing is singular there, the tangent kernel included."""
@@ -269,13 +247,6 @@ def test_questions_are_checked():
 )  # fmt: skip
 def test_tracers_are_pointed_to_the_core(argument, call, value):
     contracts.assert_rejects_tracers(call, argument, value, CORE)
-
-
-def test_memory_is_refused_before_it_is_taken(monkeypatch):
-    task = wf.Task(np.ones((100_000, 2)))
-    contracts.assert_memory_is_refused(partial(wf.prior, network("erf"), task), monkeypatch, "hidden", 10**9)
-    with pytest.raises(MemoryError, match="720 GB"):
-        wf.prior(network("erf"), task, quantities="hidden")
 
 
 def test_what_does_not_fit_is_left_out_and_named(monkeypatch):

@@ -9,7 +9,6 @@ import widefield as wf
 from tests import contracts
 from tests.proportional import words
 from tests.proportional.words import posed
-from widefield.theories.proportional import training_curves
 from widefield.theories.proportional.derived import rate_search
 from widefield.theories.proportional.march import Parameters, Shape, causal, march
 from widefield.theories.proportional.march.causal import buffer_sizes, segments
@@ -44,18 +43,6 @@ def ask(network=NET, **changes):
     return words.ask(wf.proportional, network, **PHYSICS | changes)
 
 
-def test_jit_is_plain(arguments):
-    contracts.assert_jit_is_plain(core, *arguments)
-
-
-def test_vmap_is_loop(arguments):
-    contracts.assert_vmap_is_loop(core, *(jnp.stack([a, 1.1 * a]) for a in arguments))
-
-
-def test_gradient_is_difference(arguments):
-    contracts.assert_gradient_is_difference(core, *arguments, step=1e-3)
-
-
 @pytest.mark.full
 def test_gradient_of_residual_networks_is_difference():
     with jax.enable_x64(True):
@@ -71,30 +58,10 @@ def test_certified():
     np.testing.assert_allclose(solution.time, 0.05 * np.arange(9))
 
 
-def test_x64_flag_has_no_say():
-    contracts.assert_x64_flag_has_no_say(ask)
-
-
 def test_rejects_tracers():
     for argument, value in (("richness", 0.8), ("rate", 0.05), ("label_noise", 0.1)):
         with pytest.raises(ValueError, match=f"`{argument}` is a JAX tracer"):
             jax.jit(lambda v, name=argument: ask(**{name: v}).test_loss.values)(value)
-
-
-def test_quantities():
-    names = [
-        "test_loss", "train_loss", "bias", "width_variance", "data_variance", "kernel", "error_correlation",
-        "memory_kernel", "feature_correlation", "gradient_correlation", "feature_response", "gradient_response",
-    ]  # fmt: skip
-    contracts.assert_selects(lambda quantities: ask(quantities=quantities), names)
-
-
-def test_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(training_curves, "memory_budget", lambda: 10**9)
-    with pytest.raises(MemoryError, match="The march needs about .* for 20002 × 20002 matrices at depth 2"):
-        ask(steps=20000)
-    with pytest.raises(MemoryError, match="The march needs"):
-        words.ask(wf.rate_sweep, NET, rates=[0.1], steps=20000)
 
 
 def test_save_and_load(tmp_path):
