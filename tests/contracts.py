@@ -1,6 +1,5 @@
 """The list that every theory passes. A theory's test file brings its core functions, its call and its question."""
 
-import tracemalloc
 from functools import lru_cache
 
 import jax
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from widefield.answer import boundary
 
 
 def assert_same(first, second, *, rtol=1e-12):
@@ -134,18 +132,6 @@ def assert_selects(call, names):
         np.testing.assert_allclose(alone.data[name], everything.data[name], rtol=1e-12, atol=1e-14)
     with pytest.raises(ValueError, match="`quantities` must be one of"):
         call(quantities=(names[0], "nonsense"))
-
-
-def assert_memory_is_refused(call, monkeypatch, name, budget):
-    """`MemoryError` that names the quantity, before anything near its size is allocated."""
-    monkeypatch.setattr(boundary, "memory_budget", lambda: budget)
-    tracemalloc.start()
-    try:
-        with pytest.raises(MemoryError, match=rf"`quantities` need .*{name}.*may be used"):
-            call(quantities=name)
-        assert tracemalloc.get_traced_memory()[1] < budget / 10
-    finally:
-        tracemalloc.stop()
 
 
 def assert_fails_loudly(call, status):

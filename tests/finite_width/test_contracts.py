@@ -13,7 +13,6 @@ X = np.random.default_rng(5).normal(size=(2, 4))
 VARIANCES = {"weight_variance": 1.4, "bias_variance": 0.1, "readout_variance": 1.2}
 NETWORKS = {"deep": wf.DNN(2, "relu", **VARIANCES), "tied": wf.RNN(3, "erf", **VARIANCES)}
 ENGINES = pytest.mark.parametrize("engine", NETWORKS)
-LARGE = {"deep": "vertex", "tied": "pair_vertex"}
 ON_REQUEST = {"deep": (), "tied": ("pair_vertex",)}
 ALONE = ("kernel", "correction", "kernel_variance", "vertex")
 

@@ -19,10 +19,6 @@ RNG = np.random.default_rng(7)
 NET = wf.RNN(3, "linear", weight_variance=1.2)
 X, Y = RNG.normal(size=(2, 3)), RNG.normal(size=(2, 1))
 TASK = wf.Task(X, Y, x_test=RNG.normal(size=(2, 3)))
-FIELDS = (
-    "prediction", "test_prediction", "free_energy", "energy", "entropy", "stability", "alignment", "hidden", "feature",
-    "conjugate",
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +30,6 @@ def solved():
 def x64():
     with jax.enable_x64(True):
         yield
-
-
-def value(S, layout):
-    return linear.free_energy(S, layout)
 
 
 def point(scale=1.0):

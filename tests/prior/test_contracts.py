@@ -72,7 +72,6 @@ def point(activation, x=X):
 
 
 VARIED, INPUTS = (0,), (1,)
-BOTH_CORES = pytest.mark.parametrize("name", ["output_kernel", "all_states_block"])
 BOTH_ROADS = pytest.mark.parametrize("activation", ["relu", "tanh"])
 
 

@@ -20,23 +20,10 @@ PHYSICS = {"rate": 0.05, "steps": 8, "richness": 0.8, "width_ratio": 0.7, "data_
 SHAPE = Shape(n_steps=5, depth=2)
 
 
-def core(rate, richness, inverse_width, label_noise, inverse_data):
-    """Losses as a function of the physical parameters."""
-    source = Source(label_noise, jnp.eye(1), inverse_data, jnp.zeros(()))
-    parameters = Parameters(rate, richness, 1 / richness, inverse_width, jnp.ones(2), source, jnp.ones(()))
-    return march(parameters, SHAPE).inputs.losses
-
-
 def residual_core(rate, richness, branch):
     source = Source(jnp.zeros(()), jnp.eye(1), jnp.zeros(()), jnp.ones(()))
     parameters = Parameters(rate, richness, 1 / richness, jnp.ones(()), jnp.ones(3), source, branch)
     return march(parameters, Shape(n_steps=4, depth=3, reused=False, residual=True)).inputs.losses
-
-
-@pytest.fixture
-def arguments():
-    with jax.enable_x64(True):
-        yield tuple(map(jnp.asarray, (np.full(5, 0.05), 0.8, 1.4, 0.2, 0.7)))
 
 
 def ask(network=NET, **changes):
