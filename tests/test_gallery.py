@@ -112,31 +112,7 @@ def made(tmp_path_factory):
     return Made(tmp_path_factory.mktemp("figures"))
 
 
-SLOW = (
-    "bauer-convergence",
-    "bauer-sequence",
-    "segadlo-2",
-    "bauer-endpoint",
-    "width-recurrent",
-    "width-advice",
-    "bordelon25-4",
-    "bordelon25-5",
-    "bordelon25-6",
-    "bordelon25-cost",
-    "bordelon22-1",
-    "bordelon22-3",
-    "bordelon22-4",
-    "bordelon22-5",
-    "bordelon22-6",
-    "bordelon22-7",
-    "bordelon22-9",
-    "bordelon22-cost",
-    "bordelon22-depth",
-    "coherence-dynamics",
-)  # the machinery of others once more
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.full) if n in SLOW else n for n in TINY])
+@pytest.mark.parametrize("name", TINY)
 def test_an_entry_writes_picture_data_and_numbers(made, name):
     png, nc, numbers = made[name].files
     assert [path.name for path in made[name].files] == [f"{name}.png", f"{name}.nc", f"{name}.json"]
@@ -213,7 +189,6 @@ def test_weak_labels_leave_odd_lags_uncompared(made):
     assert "outlier |z|, strong" in rows and "outlier |z|, weak" not in rows
 
 
-@pytest.mark.full
 def test_coherence_and_similarity_stay_within_bounds(made):
     with xr.open_dataset(made["bauer-convergence"].files[1], engine="h5netcdf") as data:
         assert ((data.cka > 0) & (data.cka <= 1)).all()
@@ -227,7 +202,6 @@ def test_coherence_and_similarity_stay_within_bounds(made):
         assert float(data.coherence_theory.sel(lag=1)) == pytest.approx((first + second) / 2)
 
 
-@pytest.mark.full
 def test_deep_networks_predict_nothing_without_labels(made):
     with xr.open_dataset(made["bauer-sequence"].files[1], engine="h5netcdf") as data:
         assert np.abs(data.DNN_prediction.isel(state=2)).max() < 1e-9
@@ -260,7 +234,6 @@ def test_exact_variances_at_small_depth(made):
         assert (data.tied_linear_exact[1:] > data.tied_linear_leading[1:]).all()
 
 
-@pytest.mark.full
 def test_odd_recurrent_networks_fluctuate_as_deep_ones(made):
     """Fresh biases, input at state 0: equal states do not feel the tying."""
     with xr.open_dataset(made["width-recurrent"].files[1], engine="h5netcdf") as data:
@@ -313,7 +286,6 @@ def test_random_deep_networks_have_equal_kernels_in_every_layer(made):
     assert [row["n_replicates"] for row in rows] == [6] * 9
 
 
-@pytest.mark.full
 def test_only_tied_weights_become_coherent_under_weight_decay(made):
     """ln(1 + (K−2)ηλ)/ηλ is the growth rate in units of λ; deep networks keep states 1 and 2 at right angles."""
     with xr.open_dataset(made["coherence-dynamics"].files[1], engine="h5netcdf") as data:
