@@ -171,7 +171,10 @@ class SeriesKernel(AbstractKernel):
         return self.parity != 0 and sum(orders) % 2 == 1
 
     def _nodes(self, q):
-        return (self.nodes, self.weights) if self.nodes is not None else _split_nodes(self.activation.breaks, q)
+        """z and its weights, (..., node) with as many axes in front as ``q`` has."""
+        if self.nodes is None:
+            return _split_nodes(self.activation.breaks, q)
+        return tuple(jnp.expand_dims(a, tuple(range(q.ndim))) for a in (self.nodes, self.weights))
 
     def _expand(self, order, weighted, z, norm) -> Table:
         terms = _terms(self._parity(order))

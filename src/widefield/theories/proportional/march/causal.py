@@ -134,7 +134,7 @@ def step(parameters: Parameters, shape: Shape, state: State, t: Array) -> State:
     inputs = state.inputs
     now = rows.clock(t, len(inputs.losses), shape.n_channels, inputs.losses.dtype)
     n_steps = len(inputs.losses) // shape.n_channels
-    weights = now.before * jnp.repeat(parameters.rate[:n_steps], shape.n_channels)
+    weights = now.before * jnp.repeat(parameters.rate[:n_steps], shape.n_channels)[None]
     layers, K, row = _backward(parameters, state, weights, now)
     inputs, response, C_h = _inputs(parameters, inputs, layers, K, row, now)
     A = parameters.inverse_width / parameters.widths[-1] * rows.times_input(response, parameters.offset, now)

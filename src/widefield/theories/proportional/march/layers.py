@@ -54,7 +54,7 @@ def weighted(row: Array, C_u: Matrix, C_r: Matrix | None, now: Clock, scales=(1.
     Without ``C_r`` that source is the readout's: unit variance at step 0, none later.
     """
     u, r = rows.halves(row)
-    readout = jnp.where(jnp.arange(r.shape[1]) < len(r), r, 0.0)
+    readout = jnp.where(jnp.arange(r.shape[1])[None] < len(r), r, 0.0)
     return rows.beside(
         scales[0] * rows.times(u, C_u, now), scales[1] * (readout if C_r is None else rows.times(r, C_r, now))
     )

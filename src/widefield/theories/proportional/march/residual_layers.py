@@ -58,7 +58,7 @@ def backward(stack: Stack, B_last: Array, weights: Array, richness: Array, branc
     the row of :math:`C_d`.
     """
     depth = len(stack.feature)
-    stack = stack._replace(returned=stack.returned.at[depth - 1].set(jnp.diag(now.first)))
+    stack = stack._replace(returned=stack.returned.at[depth - 1].set(jnp.diag(now.first[0])))
 
     def one_layer(stack: Stack, Omega: Array, layer) -> tuple[Stack, Array, Array]:
         pair, q = _respond_backward(stack.pair, Omega, layer, now)

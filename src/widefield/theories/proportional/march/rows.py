@@ -26,18 +26,23 @@ class Clock(NamedTuple):
     step: Array
     n_channels: int
     unit: Array  # (channel, n): the row of the identity
-    before: Array  # (n,): 1 at earlier steps
-    first: Array  # (n,): 1 at step 0
+    before: Array  # (1, n): 1 at earlier steps
+    first: Array  # (1, n): 1 at step 0
 
     @property
     def row(self) -> Array:
         """The first row of this step."""
         return self.step * self.n_channels
 
+    @property
+    def past(self) -> Array:
+        """(1, n): 1 at this step and earlier ones."""
+        return self.before + self.unit.sum(axis=0, keepdims=True)
+
 
 def clock(step: Array, n: int, n_channels: int, dtype) -> Clock:
     """The masks of ``step`` in matrices of ``n`` rows."""
-    index = jnp.arange(n)
+    index = jnp.arange(n)[None]
     rows = step * n_channels + jnp.arange(n_channels)
     unit = (rows[:, None] == index).astype(dtype)
     before = (index < step * n_channels).astype(dtype)
@@ -132,4 +137,4 @@ def _congruent(covariance: Matrix, row: Array, first: Array | float, rest: Array
     left = first * origin + jnp.where(now.step > 0, rest, 0.0) * row
     spread = jnp.tile(left[:, :c], (1, row.shape[1] // c))
     full = first * spread + rest * left * (1 - now.first)
-    return full * (now.before + now.unit.sum(axis=0))
+    return full * now.past
