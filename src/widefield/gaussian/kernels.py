@@ -250,7 +250,7 @@ def _horner_pairs(a: Array, b: Array, x: Array, n_terms: Array | None) -> Array:
 def _split_nodes(breaks: tuple[float, ...], q, n_nodes: int = SPLIT_NODES):
     """Nodes on panels that end at the breaks, which lie elsewhere for every variance."""
     safe = jnp.where(q > 0, q, 1)
-    centers = jnp.asarray(breaks, q.dtype) / jnp.sqrt(safe)[..., None]
+    centers = jnp.expand_dims(jnp.asarray(breaks, q.dtype), tuple(range(q.ndim))) / jnp.sqrt(safe)[..., None]
     return rules.panels(jax.lax.stop_gradient(rules.edges(centers, rules.REACH, 8, jnp)), n_nodes, jnp)
 
 

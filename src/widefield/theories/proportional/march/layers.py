@@ -88,7 +88,7 @@ def backward(
         C_u = layers[l - 1].feature if l else C_first
         row = correlate(q, pair.backward, C_u, done[0].gradient if done else None, now, (1.0, ratio))
         done.insert(0, Hidden(pair, layers[l].feature, rows.put_symmetric(layers[l].gradient, now, row)))
-        B = rows.halves(q)[0] + weights * rows.gradient_row(done[0].gradient, row, richness, now)
+        B = rows.halves(q)[0] + weights[None] * rows.gradient_row(done[0].gradient, row, richness, now)
     return tuple(done), B, row
 
 
@@ -104,5 +104,5 @@ def forward(
         C_r, ratio = (None, 1.0) if last else (layers[l + 1].gradient, widths[l + 1] / widths[l])
         row = correlate(p, pair.forward, C_u, C_r, now, (1.0, ratio))
         done.append(Hidden(pair, rows.put_symmetric(layer.feature, now, row), layer.gradient))
-        A = rows.halves(p)[1] + richness * rows.times_gradient(weights * row, richness, now)
+        A = rows.halves(p)[1] + richness * rows.times_gradient(weights[None] * row, richness, now)
     return tuple(done)

@@ -26,8 +26,8 @@ class Clock(NamedTuple):
     step: Array
     n_channels: int
     unit: Array  # (channel, n): the row of the identity
-    before: Array  # (1, n): 1 at earlier steps
-    first: Array  # (1, n): 1 at step 0
+    before: Array  # (n,): 1 at earlier steps
+    first: Array  # (n,): 1 at step 0
 
     @property
     def row(self) -> Array:
@@ -36,15 +36,15 @@ class Clock(NamedTuple):
 
     @property
     def past(self) -> Array:
-        """(1, n): 1 at this step and earlier ones."""
-        return self.before + self.unit.sum(axis=0, keepdims=True)
+        """(n,): 1 at this step and earlier ones."""
+        return self.before + self.unit.sum(axis=0)
 
 
 def clock(step: Array, n: int, n_channels: int, dtype) -> Clock:
     """The masks of ``step`` in matrices of ``n`` rows."""
-    index = jnp.arange(n)[None]
+    index = jnp.arange(n)
     rows = step * n_channels + jnp.arange(n_channels)
-    unit = (rows[:, None] == index).astype(dtype)
+    unit = (rows[:, None] == index[None]).astype(dtype)
     before = (index < step * n_channels).astype(dtype)
     return Clock(step, n_channels, unit, before, (index < n_channels).astype(dtype))
 
@@ -123,7 +123,7 @@ def input_row(covariance: Matrix, scaled: Array, offset: Array, now: Clock) -> A
 
 def _times(row: Array, first: Array | float, rest: Array | float, now: Clock) -> Array:
     total = row.reshape(len(row), -1, now.n_channels).sum(axis=1)
-    return rest * row * (1 - now.first) + first * _at_first(total, row.shape[1])
+    return rest * row * (1 - now.first)[None] + first * _at_first(total, row.shape[1])
 
 
 def _at_first(block: Array, n: int) -> Array:
@@ -136,5 +136,5 @@ def _congruent(covariance: Matrix, row: Array, first: Array | float, rest: Array
     origin = blocks.first_rows(covariance, c, now.row) if isinstance(covariance, Blocks) else covariance[:c]
     left = first * origin + jnp.where(now.step > 0, rest, 0.0) * row
     spread = jnp.tile(left[:, :c], (1, row.shape[1] // c))
-    full = first * spread + rest * left * (1 - now.first)
-    return full * now.past
+    full = first * spread + rest * left * (1 - now.first)[None]
+    return full * now.past[None]

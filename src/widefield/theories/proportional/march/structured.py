@@ -68,7 +68,7 @@ def advance_structured(
     pull = from_batch.T @ (modes.weight / modes.covariance)
     stacked = jnp.stack([weight * from_width, weight * node * from_width, -weight / node * from_batch], axis=0)
     width, width_h, data = against(stacked.reshape(3, -1), state.transfer.reshape(n, -1), now)[:, None]
-    data = (data + pull[None]) * now.past
+    data = (data + pull[None]) * now.past[None]
     C_v = bias + width + data
     E = source.batch * (block_now(C_v, now)[0, 0] + source.label_noise)
     state = state._replace(noise=put(state.noise, now, E[None]))
@@ -82,7 +82,7 @@ def _finish(state: Structured, parts, features, source: Source, now: Clock) -> S
     bias, width, data = (block_now(part, now)[0, 0] for part in parts)
     test = bias + width + data + source.label_noise
     losses = put(state.losses, now, jnp.stack([test, test, bias, width, data])[None])
-    C_v = sum(parts) + source.label_noise * now.past
+    C_v = sum(parts) + source.label_noise * now.past[None]
     return state._replace(
         test=put_symmetric(state.test, now, C_v),
         feature=put_symmetric(state.feature, now, sum(features)),
