@@ -172,9 +172,10 @@ class SeriesKernel(AbstractKernel):
 
     def _nodes(self, q):
         """z and its weights, (..., node) with as many axes in front as ``q`` has."""
-        if self.nodes is None:
+        if self.nodes is None or self.weights is None:
             return _split_nodes(self.activation.breaks, q)
-        return tuple(jnp.expand_dims(a, tuple(range(q.ndim))) for a in (self.nodes, self.weights))
+        in_front = tuple(range(q.ndim))
+        return jnp.expand_dims(self.nodes, in_front), jnp.expand_dims(self.weights, in_front)
 
     def _expand(self, order, weighted, z, norm) -> Table:
         terms = _terms(self._parity(order))
