@@ -211,7 +211,7 @@ def batch_products(
     sums = _chunk_sums(nodes, activation, density, hidden, pairs)
     unit = jnp.exp(sums.top - jnp.max(sums.top))
     batch = jnp.arange(len(nodes.points)) * nodes.n_batches // nodes.n_chunks
-    member = unit * (batch == jnp.arange(nodes.n_batches)[:, None])
+    member = unit[None] * (batch[None] == jnp.arange(nodes.n_batches)[:, None])
     total = (member @ sums.weight)[:, None, None]
     share = (unit @ sums.weight) ** 2 / (unit**2 @ sums.square) / (nodes.n_chunks * CHUNK)
     return jnp.tensordot(member, sums.first, 1) / total, jnp.tensordot(member, sums.second, 1) / total, share
