@@ -1,4 +1,4 @@
-"""What all tests share: shapes that are checked, one compile cache for a run, few memory maps."""
+"""What all tests share: shapes and axes that are checked, one compile cache for a run, few memory maps."""
 
 import gc
 import os
@@ -19,7 +19,8 @@ MANY = 30_000  # Linux allows 65530 memory maps a process; a compiled function t
 
 
 def pytest_configure(config):
-    """The workers of a run share what they compile, in a folder that goes with it."""
+    """Axes are written, not promoted; the workers of a run share what they compile, in a folder that goes with it."""
+    jax.config.update("jax_numpy_rank_promotion", "raise")
     if CACHE not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="widefield-compiled-")
         os.environ[CACHE] = folder.name

@@ -20,8 +20,8 @@ def train(layers, x, y, seed=0, steps=4):
 
     def output(theta):
         W = {name: rules[name].multiplier * value for name, value in theta.items()}
-        first = jnp.tanh(x @ W["inputs"].T + W["biases"][0])
-        return (jnp.tanh(first @ W["hidden"].T + W["biases"][1]) @ W["readout"].T)[:, 0]
+        first = jnp.tanh(x @ W["inputs"].T + W["biases"][0, None])
+        return (jnp.tanh(first @ W["hidden"].T + W["biases"][1, None]) @ W["readout"].T)[:, 0]
 
     gradient = jax.jit(jax.grad(lambda theta: 0.5 * jnp.sum((output(theta) - y) ** 2)))
     rows = []

@@ -27,7 +27,7 @@ def _path(phi, gamma, T, u, r, toward_h, toward_z):
 @partial(jax.jit, static_argnames=("phi", "T"))
 def _average(phi, gamma, T, white_u, white_r, cov_u, cov_r, toward_h, toward_z):
     """Φ, G and the mean Jacobians ∂φ/∂r, ∂g/∂u over paths with the given covariances."""
-    root = lambda C: (lambda e, V: (V * jnp.sqrt(jnp.maximum(e, 0.0))) @ V.T)(*jnp.linalg.eigh(C))  # noqa: E731
+    root = lambda C: (lambda e, V: (V * jnp.sqrt(jnp.maximum(e, 0.0))[None]) @ V.T)(*jnp.linalg.eigh(C))  # noqa: E731
     u, r = white_u @ root(cov_u).T, white_r @ root(cov_r).T
     site = lambda u, r: _path(phi, gamma, T, u, r, toward_h, toward_z)  # noqa: E731
     feature, g = jax.vmap(site)(u, r)

@@ -78,7 +78,7 @@ def test_a_maximum_is_left_and_its_eigenvalue_told():
 def test_a_search_in_a_sector_stays_there():
     """Without its off-diagonal entries the best S is the inverse of C⁻¹'s diagonal."""
     C = spread(3)
-    diagonal = lambda E, C: E * jnp.eye(3)  # noqa: E731
+    diagonal = lambda E, C: E * jnp.eye(3)[None]  # noqa: E731
     minimum = definite.minimize(divergence, np.eye(3)[None], (C,), project=diagonal)
     np.testing.assert_allclose(minimum.point[0], np.diag(1 / np.diag(np.linalg.inv(C[0]))), rtol=1e-9)
 

@@ -171,7 +171,11 @@ class SeriesKernel(AbstractKernel):
         return self.parity != 0 and sum(orders) % 2 == 1
 
     def _nodes(self, q):
-        return (self.nodes, self.weights) if self.nodes is not None else _split_nodes(self.activation.breaks, q)
+        """z and its weights, (..., node) with as many axes in front as ``q`` has."""
+        if self.nodes is None or self.weights is None:
+            return _split_nodes(self.activation.breaks, q)
+        in_front = tuple(range(q.ndim))
+        return jnp.expand_dims(self.nodes, in_front), jnp.expand_dims(self.weights, in_front)
 
     def _expand(self, order, weighted, z, norm) -> Table:
         terms = _terms(self._parity(order))
@@ -247,7 +251,7 @@ def _horner_pairs(a: Array, b: Array, x: Array, n_terms: Array | None) -> Array:
 def _split_nodes(breaks: tuple[float, ...], q, n_nodes: int = SPLIT_NODES):
     """Nodes on panels that end at the breaks, which lie elsewhere for every variance."""
     safe = jnp.where(q > 0, q, 1)
-    centers = jnp.asarray(breaks, q.dtype) / jnp.sqrt(safe)[..., None]
+    centers = jnp.expand_dims(jnp.asarray(breaks, q.dtype), tuple(range(q.ndim))) / jnp.sqrt(safe)[..., None]
     return rules.panels(jax.lax.stop_gradient(rules.edges(centers, rules.REACH, 8, jnp)), n_nodes, jnp)
 
 

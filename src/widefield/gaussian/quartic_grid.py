@@ -97,7 +97,7 @@ def _derivatives(function, highest: int):
 def _tables(function, highest: int, n_points: int, z, w, step, spread) -> list[jax.Array]:
     """g and its derivatives on an equally spaced grid around zero."""
     m = step * (jnp.arange(n_points) - n_points // 2)
-    return [f(m[:, None] + spread * z) @ w for f in _derivatives(function, highest)]
+    return [f(m[:, None] + spread * z[None]) @ w for f in _derivatives(function, highest)]
 
 
 def _look_up(tables: list[jax.Array], step, x) -> list[jax.Array]:

@@ -33,10 +33,11 @@ def edges(centers, reach: float, levels: int, xp=np):
     ends = xp.full((*bounds.shape[:-1], 1), reach, dtype=bounds.dtype)
     bounds = xp.concatenate([-ends, bounds, ends], axis=-1)
     n_pieces = bounds.shape[-1] - 1
-    pieces = []
+    pieces, in_front = [], tuple(range(bounds.ndim - 1))
     for i in range(n_pieces):
         left, right = bounds[..., i : i + 1], bounds[..., i + 1 : i + 2]
-        pieces.append(left + (right - left) * _partition(levels, i > 0, i < n_pieces - 1))
+        fractions = np.expand_dims(_partition(levels, i > 0, i < n_pieces - 1), in_front)
+        pieces.append(left + (right - left) * fractions)
     return xp.concatenate(pieces, axis=-1)
 
 
@@ -50,7 +51,7 @@ def _partition(levels: int, left: bool, right: bool) -> np.ndarray:
 
 def panels(edge, n_nodes: int, xp=np):
     """Nodes and density-weighted weights of Gauss–Legendre on every panel, shape (..., panels · n_nodes)."""
-    x, w = legendre(n_nodes)
+    x, w = (np.expand_dims(a, tuple(range(edge.ndim))) for a in legendre(n_nodes))
     half = 0.5 * xp.diff(edge, axis=-1)[..., None]
     middle = 0.5 * (edge[..., 1:] + edge[..., :-1])[..., None]
     z = (middle + half * x).reshape(*edge.shape[:-1], -1)

@@ -91,7 +91,7 @@ def _hessian_at(function, project, at: _Local, args) -> Callable[[Stack], Stack]
 
 def _move(at: _Local, E):
     L = at.root
-    eye = jnp.eye(L.shape[-1], dtype=L.dtype)
+    eye = jnp.eye(L.shape[-1], dtype=L.dtype)[None]
     # 1 + E + E²/2 = (1 + (1 + E)²)/2
     one = eye + E
     S = 0.5 * L @ (eye + one @ one) @ _transpose(L)
@@ -185,12 +185,12 @@ def minimize(
 def _pack(E):
     """Symmetric matrices as vectors, so that the inner product stays the same."""
     i, j = np.triu_indices(E.shape[-1])
-    return (E[:, i, j] * np.where(i == j, 1, np.sqrt(2))).reshape(-1)
+    return (E[:, i, j] * np.where(i == j, 1, np.sqrt(2))[None]).reshape(-1)
 
 
 def _unpack(vector, shape):
     i, j = np.triu_indices(shape[-1])
-    half = vector.reshape(shape[0], -1) * np.where(i == j, 1, np.sqrt(0.5))
+    half = vector.reshape(shape[0], -1) * np.where(i == j, 1, np.sqrt(0.5))[None]
     E = jnp.zeros(shape, vector.dtype).at[:, i, j].set(half)
     return E.at[:, j, i].set(half)
 

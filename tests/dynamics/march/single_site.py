@@ -113,7 +113,7 @@ def _jacobians(phi, gamma, kept, sources, C, D, h, z):
                 now = u[t] + kept[t] * du[t] + gamma * jnp.tensordot(C[t], g, 4)
                 feature = feature.at[t].set(phi(now))
                 back = r[t] + sources[t][..., None] * dr[t] + gamma * jnp.tensordot(D[t], feature, 3)
-                g = g.at[t].set(slope(now) * back)
+                g = g.at[t].set(slope(now)[None] * back)
             return feature, g
 
         (_, by_r), (by_u, _) = jax.jacfwd(site, argnums=(0, 1))(jnp.zeros_like(h), jnp.zeros_like(z))

@@ -41,7 +41,7 @@ def measure(parameters: Parameters, law: Law) -> tuple[Measurement, Float[Array,
     factor = label_factor(jnp.concatenate([feature[a, :n] for a in law.supervised]), law)
     labels = whitened_labels(factor, law)
     energy = jnp.sum(labels**2) / 2
-    flip = (signs[:, None] * signs)[:, :, None, None]
+    flip = (signs[:, None] * signs[None])[:, :, None, None]
     measurement = Measurement(
         hidden=flip * kernel,
         feature=flip * _gram(feature[:, :n]),

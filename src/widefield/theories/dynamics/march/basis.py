@@ -118,7 +118,7 @@ def _overlaps(other: Side, m: Array, fresh: Array, weight: float) -> Array:
         return lax.dynamic_update_slice_in_dim(table, dot(fresh, _rows(other.noise, m, start), weight), start, axis=1)
 
     table = _over_blocks(other, m, one, jnp.zeros((len(fresh), n), fresh.dtype))
-    return table * (jnp.arange(n) < other.opened[m])
+    return table * (jnp.arange(n) < other.opened[m])[None]
 
 
 def _rows(array: Array, m: Array, start: Array) -> Array:

@@ -69,7 +69,7 @@ class Kicks:
         return np.asarray(_kicked_gradient(self.activation, size, h0, z0, h, z))
 
     def _size(self, s: int, states: tuple[int, ...]) -> np.ndarray:
-        return self.sizes[:, s, list(states), None, None] * self.signs
+        return (self.sizes[:, s, list(states), None, None] * self.signs)[None]  # of all samples
 
 
 def kicks(activation: Function, h: np.ndarray, z: np.ndarray, share: float) -> Kicks:

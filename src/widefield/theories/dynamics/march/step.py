@@ -173,7 +173,7 @@ def _backward(shape: Shape, physics: Physics, state: State, hidden: Array, weigh
     for i, (c, o) in enumerate(channels):
         pregradient = pregradient.at[i, c].set(readout[o])
     returned = jnp.zeros((n_states - 1, len(channels), n_samples, matrices.memory.shape[2]), hidden.dtype)
-    carry = (matrices.backward, slope * pregradient, pregradient, returned)
+    carry = (matrices.backward, slope[None] * pregradient, pregradient, returned)
 
     def one(first, highest, i, carry):
         """A state from the one above it, between two readouts, where the channels from ``first`` on are read out above."""
@@ -187,7 +187,7 @@ def _backward(shape: Shape, physics: Physics, state: State, hidden: Array, weigh
         parts = (scale * jnp.sqrt(q), gamma * jnp.sqrt(w) * q, response)
         z = jnp.sqrt(w) * basis.act(backward, matrices.forward, matrices.memory, True, m, L, rest, parts)
         z = z.reshape(-1, n_samples, n_paths)
-        gradient, pregradient = gradient.at[first:, k].set(slope[k] * z), pregradient.at[first:, k].set(z)
+        gradient, pregradient = gradient.at[first:, k].set(slope[k][None] * z), pregradient.at[first:, k].set(z)
         return backward, gradient, pregradient, returned.at[k, first:].set(L.reshape(*z.shape[:2], -1))
 
     for low, top in reversed(list(zip((0, *shape.readouts), shape.readouts, strict=False))):
@@ -301,7 +301,7 @@ def tangent_kernel(shape: Shape, physics: Physics, feature: Array, gradient: Arr
         k, l, same = jnp.asarray(pairs)[i]
         below = dot(feature[jnp.maximum(k - 1, 0)], feature[jnp.maximum(l - 1, 0)], same * root[k] * root[l] * weight)
         G = weight * share[k] * share[l] * jnp.einsum("aps,bqs->abpq", gradient[:, k], gradient[:, l])
-        term = G * (physics.inputs[k] @ physics.inputs[l].T + below)
+        term = G * (physics.inputs[k] @ physics.inputs[l].T + below)[None, None]
         return total + term + (k != l) * term.transpose(1, 0, 3, 2)
 
     return lax.fori_loop(0, len(pairs), one, total)
@@ -324,7 +324,7 @@ def label_cosine(labels: Array, kernel: Array) -> Array:
     """Cosine (state,) of kernels (state, sample, sample_) with that of the labels, Eq. (dynamics.14)."""
     target = jnp.einsum("cpo,cqo->pq", labels, labels)
     size = jnp.sqrt(jnp.sum(kernel**2, axis=(1, 2)) * jnp.sum(target**2))
-    return jnp.sum(kernel * target, axis=(1, 2)) / jnp.where(size > 0, size, 1.0)
+    return jnp.sum(kernel * target[None], axis=(1, 2)) / jnp.where(size > 0, size, 1.0)
 
 
 def gradient_shares(physics: Physics) -> Array:

@@ -169,20 +169,22 @@ def _observe(activation, gradient, ntk: bool, alignment: bool, physics: Physics,
     """Outputs of all inputs; errors, NTK (channel, channel_, sample, sample_) and alignment (1,) of the training ones."""
     _, phi, slope = neuron_fields(activation, physics, site)
     f, delta = outputs(gradient, physics, weights, phi, site)
-    aligned = label_alignment(physics.labels, jnp.sqrt(weights) * phi[None], 1.0) if alignment else jnp.zeros(())
+    aligned = (
+        label_alignment(physics.labels, (jnp.sqrt(weights)[None] * phi)[None], 1.0) if alignment else jnp.zeros(())
+    )
     if not ntk:
         return f, delta, jnp.zeros(()), aligned
     n, v = physics.labels.shape[1], physics.readout_variance
     n_outputs = len(site.V)
-    g = (jnp.sqrt(v) * site.V[:, None] * slope[:n]).reshape(n_outputs * n, -1)
-    G = ((weights * g) @ g.T).reshape(n_outputs, n, n_outputs, n).swapaxes(1, 2)
-    Phi = (weights * phi[:n]) @ phi[:n].T
+    g = (jnp.sqrt(v) * site.V[:, None] * slope[None, :n]).reshape(n_outputs * n, -1)
+    G = ((weights[None] * g) @ g.T).reshape(n_outputs, n, n_outputs, n).swapaxes(1, 2)
+    Phi = (weights[None] * phi[:n]) @ phi[:n].T
     outer = physics.inputs[0, :n] @ physics.inputs[0, :n].T
-    return f, delta, G * outer + v * Phi * jnp.eye(n_outputs)[:, :, None, None], aligned
+    return f, delta, G * outer[None, None] + v * Phi[None, None] * jnp.eye(n_outputs)[:, :, None, None], aligned
 
 
 def outputs(gradient, physics: Physics, weights: Array, phi: Array, site: Site) -> tuple[Array, Array]:
-    f = jnp.sqrt(physics.readout_variance) / physics.richness * (weights * phi) @ site.V.T
+    f = jnp.sqrt(physics.readout_variance) / physics.richness * (weights[None] * phi) @ site.V.T
     n = physics.labels.shape[1]
     return f, -gradient(f[None, :n], physics.labels)[0]
 
@@ -308,8 +310,8 @@ def histories(problem: Problem, curves: RuleCurves, nodes: np.ndarray, at: tuple
 @partial(jax.jit, static_argnames=("activation",))
 def _recorded(activation, physics: Physics, site: Site) -> tuple[Array, Array, Array, Array]:
     h, phi, slope = neuron_fields(activation, physics, site)
-    z = jnp.sqrt(physics.readout_variance) * site.V[:, None, None, :] * jnp.ones_like(h)
-    return phi[None], slope * z, h[None], z
+    z = jnp.sqrt(physics.readout_variance) * site.V[:, None, None, :] * jnp.ones_like(h)[None, None]
+    return phi[None], slope[None, None] * z, h[None], z
 
 
 def two_times(problem: Problem, curves: RuleCurves, at: tuple[int, ...], asked: set[str]) -> dict[str, np.ndarray]:

@@ -81,7 +81,7 @@ class Separate(NamedTuple):
 
     def labels(self, H: Array) -> tuple[Array, Array]:
         v, kappa, y = self.problem.readout, self.problem.temperature, self.labels_of
-        Ry = definite.inverse(v * H + kappa * jnp.eye(H.shape[-1], dtype=H.dtype))[0] @ y
+        Ry = definite.inverse(v * H + kappa * jnp.eye(H.shape[-1], dtype=H.dtype)[None])[0] @ y
         return 0.5 * jnp.sum(y * Ry), 0.5 * v * Ry @ jnp.swapaxes(Ry, -1, -2)
 
 

@@ -94,7 +94,7 @@ def frame(nodes: Nodes, activation: Activation, density: Density, hidden: Array)
     if nodes.spread == "axes":
         variance = jnp.sum(jax.lax.stop_gradient(density.factor) ** 2, axis=1)
         scale = jnp.sqrt(jnp.maximum(jnp.diag(hidden), nodes.floor * variance))
-        white = density.whitener * scale
+        white = density.whitener * scale[None]
         return Frame(jnp.diag(scale), white, jnp.linalg.slogdet(white)[1])
     whitener = jax.lax.stop_gradient(density.whitener)
     values, vectors = jnp.linalg.eigh(whitener @ hidden @ whitener.T)
@@ -102,17 +102,17 @@ def frame(nodes: Nodes, activation: Activation, density: Density, hidden: Array)
         scale = _extent(activation, jax.lax.stop_gradient(density), values, vectors) / TAIL
     else:
         scale = jnp.sqrt(jnp.clip(values, nodes.floor, 1e6))
-    white = (vectors * scale) @ vectors.T
+    white = (vectors * scale[None]) @ vectors.T
     return Frame(density.factor @ white, white, jnp.sum(jnp.log(scale)))
 
 
 def _reach(activation: Activation, density: Density, directions: Array, widest: Array) -> Array:
     """Where along each direction in z (rows) the density falls below exp(−TAIL²/2) of its top, at most ``widest``."""
-    r = jnp.linspace(0.0, 1.0, N_SCAN, dtype=widest.dtype)[:, None] * widest
-    z = r[..., None] * directions
+    r = jnp.linspace(0.0, 1.0, N_SCAN, dtype=widest.dtype)[:, None] * widest[None]
+    z = r[..., None] * directions[None]
     phi = activation.function(z @ density.factor.T)
     height = jnp.sum(phi * (phi @ density.conjugate), axis=-1) - 0.5 * jnp.sum(z * z, axis=-1)
-    height = height - jnp.max(height, axis=0) + 0.5 * TAIL**2
+    height = height - jnp.max(height, axis=0, keepdims=True) + 0.5 * TAIL**2
     last = jnp.max(jnp.where(height > 0, jnp.arange(N_SCAN)[:, None], 0), axis=0)
     here, there = (jnp.take_along_axis(height, i[None], axis=0)[0] for i in (last, jnp.minimum(last + 1, N_SCAN - 1)))
     return (last + jnp.where(there < 0, here / (here - there), 0.0)) / (N_SCAN - 1) * widest
@@ -129,7 +129,7 @@ def _extent(activation: Activation, density: Density, values: Array, vectors: Ar
     signs = np.array([n for n in itertools.product((-1.0, 0.0, 1.0), repeat=len(values)) if n > (0,) * len(values)])
     diagonals = jnp.asarray(signs / np.linalg.norm(signs, axis=1, keepdims=True), axes.dtype)
     longest = jnp.full(len(diagonals), jnp.sqrt(len(values)), axes.dtype)
-    return axes * jnp.maximum(1.0, jnp.max(_reach(activation, density, (diagonals * axes) @ vectors.T, longest)))
+    return axes * jnp.maximum(1.0, jnp.max(_reach(activation, density, (diagonals * axes[None]) @ vectors.T, longest)))
 
 
 def log_terms(
@@ -211,7 +211,7 @@ def batch_products(
     sums = _chunk_sums(nodes, activation, density, hidden, pairs)
     unit = jnp.exp(sums.top - jnp.max(sums.top))
     batch = jnp.arange(len(nodes.points)) * nodes.n_batches // nodes.n_chunks
-    member = unit * (batch == jnp.arange(nodes.n_batches)[:, None])
+    member = unit[None] * (batch[None] == jnp.arange(nodes.n_batches)[:, None])
     total = (member @ sums.weight)[:, None, None]
     share = (unit @ sums.weight) ** 2 / (unit**2 @ sums.square) / (nodes.n_chunks * CHUNK)
     return jnp.tensordot(member, sums.first, 1) / total, jnp.tensordot(member, sums.second, 1) / total, share

@@ -62,7 +62,7 @@ def _prior_step(kernel: AbstractKernel, problem: Problem, feature: Array) -> tup
     q = jnp.diag(K)
     table = kernel.table(q)
     row, column = {k: v[..., :, None] for k, v in table.items()}, {k: v[..., None, :] for k, v in table.items()}
-    K = keep_duplicates(q[:, None], q, K)
+    K = keep_duplicates(q[:, None], q[None], K)
     return kernel.pair(row, column, K, False)[0], K
 
 

@@ -113,13 +113,13 @@ def smoothed(activation: Activation, mean: Float[Array, "node test"], deviation:
     """Averages of φ and φ² over a Gaussian around ``mean``; panels end at the breaks of the activation."""
     if activation.breaks:
         safe = jnp.where(deviation > 0, deviation, 1)
-        centers = (jnp.asarray(activation.breaks, mean.dtype) - mean[..., None]) / safe[:, None]
+        centers = (jnp.asarray(activation.breaks, mean.dtype)[None, None] - mean[..., None]) / safe[None, :, None]
         ends = jnp.full((*mean.shape, 1), REACH, mean.dtype)
         edges = jnp.concatenate([-ends, jnp.clip(centers, -REACH, REACH), ends], axis=-1)
         xi, weight = rules.panels(edges, PANEL_NODES, jnp)
     else:
-        xi = np.arange(-REACH, REACH + SPACING / 2, SPACING)
+        xi = np.arange(-REACH, REACH + SPACING / 2, SPACING)[None, None]
         weight = np.exp(-0.5 * xi**2)
     weight = weight / jnp.sum(weight, axis=-1, keepdims=True)
-    phi = activation.function(mean[..., None] + deviation[:, None] * xi)
+    phi = activation.function(mean[..., None] + deviation[None, :, None] * xi)
     return jnp.sum(weight * phi, axis=-1), jnp.sum(weight * phi**2, axis=-1)

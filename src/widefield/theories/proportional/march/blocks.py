@@ -66,7 +66,7 @@ def row_times(x: Array, matrix: Blocks, row: Array) -> Array:
     if isinstance(matrix.past, CausalPast):
         return product
     above = lax.dynamic_slice_in_dim(product, start, m, axis=1) + against_dense(
-        x * (jnp.arange(x.shape[1]) < start), matrix.live
+        x * (jnp.arange(x.shape[1])[None] < start), matrix.live
     )
     product = product + _against_far(x, matrix.past)
     return lax.dynamic_update_slice_in_dim(product, above, start, axis=1)

@@ -138,7 +138,7 @@ def step(parameters: Parameters, shape: Shape, state: State, t: Array) -> State:
     layers, K, row = _backward(parameters, state, weights, now)
     inputs, response, C_h = _inputs(parameters, inputs, layers, K, row, now)
     A = parameters.inverse_width / parameters.widths[-1] * rows.times_input(response, parameters.offset, now)
-    A = A + parameters.richness * rows.times_gradient(weights * C_h, parameters.richness, now)
+    A = A + parameters.richness * rows.times_gradient(weights[None] * C_h, parameters.richness, now)
     return State(inputs, _forward(parameters, inputs, layers, A, C_h, weights, now))
 
 
@@ -159,7 +159,7 @@ def _backward(parameters: Parameters, state: State, weights: Array, now: Clock):
     """Rows of the backward variables; returns the layers, the row of K and the first layer's row of C_d."""
     layers, gamma, a = state.layers, parameters.richness, parameters.widths
     c, n = now.unit.shape
-    B = jnp.tile(jnp.eye(c, dtype=weights.dtype), (1, n // c)) * weights
+    B = jnp.tile(jnp.eye(c, dtype=weights.dtype), (1, n // c)) * weights[None]
     if isinstance(layers, residual_layers.Stack):
         return residual_layers.backward(layers, B, weights, gamma, parameters.branch, now)
     layers, B, row = plain_layers.backward(layers, state.inputs.feature, B, weights, gamma, a, now)

@@ -111,7 +111,7 @@ def advance_fresh(state: Inputs, K: Array, source: Source, now: Clock) -> tuple[
     )
     noise_h = blocks(v_u + now.unit, state.train)
     C_h = bias + against(beside(from_width, noise_h), state.error, now) + noise_h
-    C_h = C_h * (now.before + now.unit.sum(axis=0))
+    C_h = C_h * now.past[None]
     losses = _losses(state, C_v, C_v + _noise(source, now), mean_v, from_width * v_r, noise * v_u, source, now)
     return _finish(state, C_h, losses, now), v_r, C_h
 
@@ -127,7 +127,7 @@ def _noise(source: Source, now: Clock) -> Array:
     """The row of σ² 1 1ᵀ, equal channels only, up to now."""
     c, n = now.unit.shape
     tiled = jnp.tile(jnp.eye(c, dtype=now.unit.dtype), (1, n // c))
-    return source.label_noise * tiled * (now.before + now.unit.sum(axis=0))
+    return source.label_noise * tiled * now.past[None]
 
 
 def _losses(state: Inputs, C_v, C_D, mean_v, width, data, source: Source, now: Clock) -> Array:

@@ -54,7 +54,7 @@ def weighted(row: Array, C_u: Matrix, C_r: Matrix | None, now: Clock, scales=(1.
     Without ``C_r`` that source is the readout's: unit variance at step 0, none later.
     """
     u, r = rows.halves(row)
-    readout = jnp.where(jnp.arange(r.shape[1]) < len(r), r, 0.0)
+    readout = jnp.where(jnp.arange(r.shape[1])[None] < len(r), r, 0.0)
     return rows.beside(
         scales[0] * rows.times(u, C_u, now), scales[1] * (readout if C_r is None else rows.times(r, C_r, now))
     )
@@ -88,7 +88,7 @@ def backward(
         C_u = layers[l - 1].feature if l else C_first
         row = correlate(q, pair.backward, C_u, done[0].gradient if done else None, now, (1.0, ratio))
         done.insert(0, Hidden(pair, layers[l].feature, rows.put_symmetric(layers[l].gradient, now, row)))
-        B = rows.halves(q)[0] + weights * rows.gradient_row(done[0].gradient, row, richness, now)
+        B = rows.halves(q)[0] + weights[None] * rows.gradient_row(done[0].gradient, row, richness, now)
     return tuple(done), B, row
 
 
@@ -104,5 +104,5 @@ def forward(
         C_r, ratio = (None, 1.0) if last else (layers[l + 1].gradient, widths[l + 1] / widths[l])
         row = correlate(p, pair.forward, C_u, C_r, now, (1.0, ratio))
         done.append(Hidden(pair, rows.put_symmetric(layer.feature, now, row), layer.gradient))
-        A = rows.halves(p)[1] + richness * rows.times_gradient(weights * row, richness, now)
+        A = rows.halves(p)[1] + richness * rows.times_gradient(weights[None] * row, richness, now)
     return tuple(done)

@@ -64,7 +64,7 @@ def backward(stack: Stack, B_last: Array, weights: Array, richness: Array, branc
         pair, q = _respond_backward(stack.pair, Omega, layer, now)
         row = correlate(q, pair.backward[layer], stack.driven[layer], stack.returned[layer], now)
         stack = stack._replace(pair=pair, gradient=_symmetric(stack.gradient, layer, row, now))
-        return stack, halves(q)[0] + weights * gradient_row(stack.gradient[layer], row, richness, now), row
+        return stack, halves(q)[0] + weights[None] * gradient_row(stack.gradient[layer], row, richness, now), row
 
     def one_link(index: Array, carry):
         stack, Omega, kick, row = carry
@@ -93,7 +93,7 @@ def forward(stack: Stack, A_first: Array, C_first: Array, weights: Array, richne
         pair, p = _respond_forward(stack.pair, Gamma, layer, now)
         row = correlate(p, pair.forward[layer], stack.driven[layer], stack.returned[layer], now)
         stack = stack._replace(pair=pair, feature=_symmetric(stack.feature, layer, row, now))
-        return stack, halves(p)[1] + richness * times_gradient(weights * row, richness, now), row
+        return stack, halves(p)[1] + richness * times_gradient(weights[None] * row, richness, now), row
 
     def one_link(layer: Array, carry):
         stack, Gamma, kick, row = carry

@@ -34,12 +34,17 @@ class Clock(NamedTuple):
         """The first row of this step."""
         return self.step * self.n_channels
 
+    @property
+    def past(self) -> Array:
+        """(n,): 1 at this step and earlier ones."""
+        return self.before + self.unit.sum(axis=0)
+
 
 def clock(step: Array, n: int, n_channels: int, dtype) -> Clock:
     """The masks of ``step`` in matrices of ``n`` rows."""
     index = jnp.arange(n)
     rows = step * n_channels + jnp.arange(n_channels)
-    unit = (rows[:, None] == index).astype(dtype)
+    unit = (rows[:, None] == index[None]).astype(dtype)
     before = (index < step * n_channels).astype(dtype)
     return Clock(step, n_channels, unit, before, (index < n_channels).astype(dtype))
 
@@ -118,7 +123,7 @@ def input_row(covariance: Matrix, scaled: Array, offset: Array, now: Clock) -> A
 
 def _times(row: Array, first: Array | float, rest: Array | float, now: Clock) -> Array:
     total = row.reshape(len(row), -1, now.n_channels).sum(axis=1)
-    return rest * row * (1 - now.first) + first * _at_first(total, row.shape[1])
+    return rest * row * (1 - now.first)[None] + first * _at_first(total, row.shape[1])
 
 
 def _at_first(block: Array, n: int) -> Array:
@@ -131,5 +136,5 @@ def _congruent(covariance: Matrix, row: Array, first: Array | float, rest: Array
     origin = blocks.first_rows(covariance, c, now.row) if isinstance(covariance, Blocks) else covariance[:c]
     left = first * origin + jnp.where(now.step > 0, rest, 0.0) * row
     spread = jnp.tile(left[:, :c], (1, row.shape[1] // c))
-    full = first * spread + rest * left * (1 - now.first)
-    return full * (now.before + now.unit.sum(axis=0))
+    full = first * spread + rest * left * (1 - now.first)[None]
+    return full * now.past[None]

@@ -53,9 +53,9 @@ def advance_structured(
     state: Structured, K: Array, modes: Modes, source: Source, now: Clock
 ) -> tuple[Structured, Array, Array]:
     """One step of online descent; returns the state, the response of h⁰ to r and the row of C_h⁰."""
-    m = 1 - modes.target * (K @ state.mean)
+    m = 1 - modes.target[None] * (K @ state.mean)
     state = state._replace(mean=put(state.mean, now, m), memory=put(state.memory, now, K))
-    bias, bias_h = (against(modes.power * power * m, state.mean, now) for power in (1.0, modes.target))
+    bias, bias_h = (against((modes.power * power)[None] * m, state.mean, now) for power in (1.0, modes.target))
     if not state.transfer.size:
         zero = jnp.zeros_like(K)
         return _finish(state, (bias, zero, zero), (bias_h, zero, zero), source, now), zero, bias_h
@@ -64,29 +64,25 @@ def advance_structured(
     state = state._replace(transfer=put(state.transfer, now, H[None]))
     weight, node = modes.weight[:, None], modes.covariance[:, None]
     from_width = H @ state.initial
-    from_batch = (now.unit - H) * state.noise
+    from_batch = (now.unit - H) * state.noise[None]
     pull = from_batch.T @ (modes.weight / modes.covariance)
     stacked = jnp.stack([weight * from_width, weight * node * from_width, -weight / node * from_batch], axis=0)
-    width, width_h, data = against(stacked.reshape(3, -1), state.transfer.reshape(n, -1), now)
-    data = (data + pull) * _past(now)
+    width, width_h, data = against(stacked.reshape(3, -1), state.transfer.reshape(n, -1), now)[:, None]
+    data = (data + pull[None]) * now.past[None]
     C_v = bias + width + data
     E = source.batch * (block_now(C_v, now)[0, 0] + source.label_noise)
     state = state._replace(noise=put(state.noise, now, E[None]))
-    data_h = against((weight * H * state.noise).reshape(1, -1), state.transfer.reshape(n, -1), now)
+    data_h = against((weight * H * state.noise[None]).reshape(1, -1), state.transfer.reshape(n, -1), now)
     C_h = bias_h + width_h + data_h
     response = -(modes.weight @ H)[None]
-    return _finish(state, (bias, width[None], data), (C_h,), source, now), response, C_h
-
-
-def _past(now: Clock) -> Array:
-    return now.before + now.unit.sum(axis=0)
+    return _finish(state, (bias, width, data), (C_h,), source, now), response, C_h
 
 
 def _finish(state: Structured, parts, features, source: Source, now: Clock) -> Structured:
-    bias, width, data = (block_now(jnp.atleast_2d(part), now)[0, 0] for part in parts)
+    bias, width, data = (block_now(part, now)[0, 0] for part in parts)
     test = bias + width + data + source.label_noise
     losses = put(state.losses, now, jnp.stack([test, test, bias, width, data])[None])
-    C_v = sum(jnp.atleast_2d(part) for part in parts) + source.label_noise * _past(now)
+    C_v = sum(parts) + source.label_noise * now.past[None]
     return state._replace(
         test=put_symmetric(state.test, now, C_v),
         feature=put_symmetric(state.feature, now, sum(features)),
