@@ -1,6 +1,8 @@
 """Success is earned: no certificate says it beside a number above its limit."""
 
+import copy
 import math
+import pickle
 from dataclasses import fields, replace
 
 import numpy as np
@@ -63,3 +65,15 @@ def test_certificates_print_what_was_measured_beside_what_was_asked():
     text = str(Certificate("demo", {"residual": MET, "error": Check(0.02, 0.01)}, options={"rtol": 0.01}))
     assert "demo: inaccurate" in text and Status.inaccurate.value in text
     assert "residual 1.0e-12, within 1.0e-10" in text and "error 2.0e-02, ABOVE 1.0e-02" in text
+
+
+def test_checks_cannot_be_taken_away():
+    certificate = Certificate("demo", {"residual": Check(1.0, 0.1)})
+    with pytest.raises(AttributeError):
+        certificate.checks.clear()
+    with pytest.raises(TypeError):
+        certificate.checks["residual"] = MET
+    for clone in (copy.copy(certificate), copy.deepcopy(certificate), pickle.loads(pickle.dumps(certificate))):
+        assert clone == certificate and clone.status is Status.inaccurate
+        with pytest.raises(TypeError):
+            clone.checks["residual"] = MET

@@ -1,5 +1,7 @@
 """Effective couplings and averages at order 1/n: against each other, the recursion, and exact moments."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -218,3 +220,13 @@ def test_step_functions_of_relu_networks():
     samples = 2 * shifts(200, 8) - shifts(100, 9)
     assert agrees(np.full((1, 1), tail.correction.item()), samples)
     assert not agrees(np.full((1, 1), 1.25 * tail.correction.item()), samples) and not agrees(np.zeros((1, 1)), samples)
+
+
+def test_what_is_derived_from_a_failure_fails(solution):
+    failed = replace(solution, certificate=replace(solution.certificate, failure=wf.Status.not_psd))
+    for derive in (
+        lambda: wf.couplings(failed, throw=False),
+        lambda: wf.neuron_average(failed, jnp.square, throw=False),
+        lambda: wf.neuron_covariance(failed, jnp.square, jnp.square, throw=False),
+    ):
+        assert derive().status is wf.Status.not_psd

@@ -37,6 +37,7 @@ def test_a_training_is_frozen_and_can_be_varied():
         ({"rate": [0.1, 0.2]}, "`rate` must be a number, 3 of them"),
         ({"rate": "fast"}, "`rate`"),
         ({"rate": lambda: 0.1}, "`rate` must be a function of the step"),
+        ({"rate": lambda t: 1 / t}, "`rate` must be a function of the step"),
         ({"steps": 0}, "`steps` must be an integer of at least 1"),
         ({"steps": 2.5}, "`steps`"),
         ({"richness": -1.0}, "`richness`"),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import metadata
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,7 +78,7 @@ class Certificate:
 
     def __post_init__(self) -> None:
         put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
-        put("checks", {name: _checked(name, check) for name, check in self.checks.items()})
+        put("checks", MappingProxyType({name: _checked(name, check) for name, check in self.checks.items()}))
         put("versions", self.versions or dict(_versions()))
         put("options", plain(self.options))
         put("diagnostics", plain(self.diagnostics))
@@ -85,6 +86,13 @@ class Certificate:
             raise ValueError("`failure` must be what went wrong, or None: success follows from the checks.")
         if not self.checks and self.failure is None:
             raise ValueError("`checks` must hold at least one number beside its limit: success is earned.")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, or another process, gets the checks as a plain dict."""
+        return self.__dict__ | {"checks": dict(self.checks)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state | {"checks": MappingProxyType(state["checks"])})
 
     @property
     def status(self) -> Status:

@@ -55,6 +55,11 @@ class Solution:
         return self.certificate.status
 
     @property
+    def failure(self) -> Status | None:
+        """The status where it is not success, None where it is: what is derived from this answer inherits it."""
+        return None if self.status is Status.success else self.status
+
+    @property
     def residual(self) -> float | None:
         """The residual, re-evaluated after the solve."""
         return self.certificate.residual

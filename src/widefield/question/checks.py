@@ -105,7 +105,7 @@ def schedule(name: str, value: Any, steps: int) -> Array:
     reject_tracers(**{name: value})
     try:
         values = np.asarray([value(t) for t in range(steps)] if callable(value) else value)
-    except TypeError as error:
+    except Exception as error:  # whatever a user's function raises
         raise ValueError(f"`{name}` must be a function of the step, got {value!r}: {error}.") from error
     if values.ndim > 1 or values.dtype.kind not in "fiu" or (values.ndim == 1 and len(values) != steps):
         raise ValueError(

@@ -80,13 +80,7 @@ class Training:
     @property
     def loss_source(self) -> str:
         """Source text of a user's loss, as a file keeps it."""
-        known = getattr(self.loss, "source_text", None)
-        if known is not None:
-            return known
-        try:
-            return inspect.getsource(self.loss).strip()  # type: ignore[arg-type]
-        except (OSError, TypeError):
-            return repr(self.loss)
+        return source_of(self.loss) if callable(self.loss) else ""
 
     def refuse(self, theory: str, *names: str) -> None:
         """Raise where one of the fields ``names``, which ``theory`` does not cover, is not at its default."""
@@ -144,6 +138,17 @@ def _initial_scale(value: Any) -> float | tuple[float, ...]:
     if np.ndim(value) != 1 or len(value) < 2:
         raise ValueError(f"`initial_scale` must be one number, or one per weight matrix, got {value!r}.")
     return tuple(checks.nonnegative(f"initial_scale[{i}]", v, positive=True) for i, v in enumerate(value))
+
+
+def source_of(loss: Callable[..., Any]) -> str:
+    """Source text of a loss, also of one that was read from a file."""
+    known = getattr(loss, "source_text", None)
+    if known is not None:
+        return known
+    try:
+        return inspect.getsource(loss).strip()
+    except (OSError, TypeError):
+        return repr(loss)
 
 
 def missing_loss(name: str, source: str) -> Callable[..., Any]:

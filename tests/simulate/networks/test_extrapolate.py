@@ -86,6 +86,19 @@ def test_trainings_keep_their_question_and_must_be_the_same():
         wf.simulate.extrapolate(wide, trained(4, 1, rate=0.2, at=[0, 2]))
 
 
+def test_losses_are_told_apart_by_their_source():
+    def train(width, loss):
+        return wf.simulate.dynamics(
+            wf.DNN(1, "linear"), wf.Task(np.eye(2), [1.0, -1.0]), wf.Training(0.1, 2, loss=loss), width=width, replicates=3,
+            seed=0, quantities="loss",
+        )  # fmt: skip
+
+    wide = train(16, lambda f, y: 0.5 * ((f - y) ** 2).sum())
+    narrow = train(8, lambda f, y: 0.1 * ((f - y) ** 2).sum())
+    with pytest.raises(ValueError, match="same training: `loss` differs"):
+        wf.simulate.extrapolate(wide, narrow)
+
+
 def test_a_failed_simulation_makes_no_success():
     wide, narrow = run(seed=0), run(width=4, seed=1)
     lost = replace(wide.certificate, failure=wf.Status.not_converged)

@@ -57,7 +57,7 @@ def test_what_chains_are_judged_by():
         not checks["r_hat"].met and checks["r_hat"].value == max(diagnostics["r_hat"].values()) and "size" in advice[0]
     )
     few = min(diagnostics["effective_draws"].values())
-    assert checks["effective_draws"].value == pytest.approx(4 * MIN_EFFECTIVE / few)
+    assert checks["needed_over_effective_draws"].value == pytest.approx(4 * MIN_EFFECTIVE / few)
     assert all(check.otherwise is wf.Status.not_converged for check in checks.values())
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from widefield.answer.certificate import Check, Status
 from widefield.answer.solution import Solution, make_solution
 from widefield.question.activation import Activation
+from widefield.question.training import source_of
 from widefield.simulate.networks.certify import certify
 
 NAME = "simulate.extrapolate"
@@ -107,8 +108,8 @@ def _check_same(noun: str, first: Any, second: Any) -> None:
 def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, Activation) and isinstance(b, Activation):  # one that was read from a file is known by its source
         return (a.name, a.parameters, a.breaks, a.source) == (b.name, b.parameters, b.breaks, b.source)
-    if callable(a) and callable(b):  # a user's loss, which a file keeps by its name
-        return getattr(a, "__name__", a) == getattr(b, "__name__", b)
+    if callable(a) and callable(b):  # a user's loss, which a file keeps by its source
+        return source_of(a) == source_of(b)
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(_equal, a, b))
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):

@@ -17,7 +17,7 @@ def judge(traces: dict[str, Float[np.ndarray, "chain draw"]]) -> tuple[dict[str,
     """Checks, diagnostics and advice from the scalars ``traces`` of all chains.
 
     ``"r_hat"``, the largest of `split_r_hat`, must not exceed `R_HAT_LIMIT`; it is infinite where chains cannot be
-    compared. ``"effective_draws"`` is the number that is needed, `MIN_EFFECTIVE` per chain, over the smallest of
+    compared. ``"needed_over_effective_draws"`` is the number that is needed, `MIN_EFFECTIVE` per chain, over the smallest of
     `effective_draws`: at most one.
     """
     n_chains, n_draws = next(iter(traces.values())).shape
@@ -32,7 +32,7 @@ def judge(traces: dict[str, Float[np.ndarray, "chain draw"]]) -> tuple[dict[str,
     needed = MIN_EFFECTIVE * n_chains / min(effective.values())
     checks = {
         "r_hat": Check(r_hat[worst], R_HAT_LIMIT, Status.not_converged),
-        "effective_draws": Check(needed, 1, Status.not_converged),
+        "needed_over_effective_draws": Check(needed, 1, Status.not_converged),
     }
     advice = (
         f"chains disagree: split R-hat of the {worst} is {r_hat[worst]:.3g}, above {R_HAT_LIMIT}"

@@ -81,6 +81,8 @@ def _refuse(reason: str, **values: Any) -> None:
 def _isotropic(net: Network, teacher: Teacher, dimension: Any, width_ratio: Any) -> Sizes:
     """Sizes for inputs of unit covariance, from ratios to the dimension."""
     D = checks.integer("dimension", dimension, 1)
+    if width_ratio is None:
+        raise ValueError(f"`width_ratio` is needed in {NAME}: networks have a finite width.")
     nu = checks.nonnegative("width_ratio", width_ratio, positive=True)
     ratios = {"data_ratio": teacher.data_ratio, "batch_ratio": teacher.batch_ratio}
     given = {name: value for name, value in ratios.items() if value is not None}

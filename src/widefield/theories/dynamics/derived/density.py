@@ -70,7 +70,7 @@ def neuron_density(
     assert fine is not None, "the first rule is always tried"
     h, z, density, folded = _carried(question, fine, grid)
     certificate = Certificate(
-        "neuron_density", {"residual": Check(folded, 0.0), "error": Check(error, rtol, Status.not_converged)},
+        "neuron_density", {"folded": Check(folded, 0.0), "error": Check(error, rtol, Status.not_converged)},
         None if fine.diverged_at is None else Status.diverged, steps=training.steps, wall_time=time.perf_counter() - begun,
         options={"nodes": nodes, "reach": reach, "rtol": rtol}, notes=task.notes,
         diagnostics={"solver": "characteristics", "nodes": len(fine.rule.weights)},

@@ -62,7 +62,7 @@ def regularized_prediction(
     certificate = Certificate(
         "regularized_prediction",
         {"residual": Check(residual, SOLVED), "error": Check(float(np.abs(right - f).max()) / max(size(f), 1e-300), rtol)},
-        wall_time=time.perf_counter() - start, options={"step": step, "degree": kappa, "rtol": rtol}, notes=solution.notes,
+        solution.failure, wall_time=time.perf_counter() - start, options={"step": step, "degree": kappa, "rtol": rtol}, notes=solution.notes,
     )  # fmt: skip
     return make_solution(fields, certificate, solution.network, solution.task, training=solution.training, throw=throw)
 

@@ -61,6 +61,7 @@ def couplings(
     certificate = Certificate(
         "couplings",
         {"residual": Check(_residual(m, K, K + shift, quartic, G, V, n), rtol), "error": Check(error, rtol)},
+        solution.failure,
         wall_time=time.perf_counter() - start,
         options={"m": int(m), "samples": index, "width": solution.certificate.options["width"], "rtol": rtol},
         notes=_notes(m, float(relative.max())),

@@ -57,7 +57,8 @@ def neuron_average(
     leading, scale = moments[1].mean, np.sqrt(moments[1].square)
     values = [m.mean + shift / point.n for m, shift in zip(moments, (coarse, fine), strict=True)]
     fields = _fields(values, leading, fine)
-    return _certified("neuron_average", solution, fields, scale, start, rtol=rtol, throw=throw)
+    options = {"function": function, "samples": samples, "layer": layer, "breaks": breaks, "rtol": rtol}
+    return _certified("neuron_average", solution, fields, scale, start, options, throw)
 
 
 @x64
@@ -85,7 +86,8 @@ def neuron_covariance(
         shifts.append(0.25 * float(np.einsum("ab,abcd,cd->", left.two, point.vertex, right.two)))
         scale = np.sqrt(left.square * right.square) * np.abs(point.vertex).sum() / (2 * point.n)
     fields = _fields([shift / point.n for shift in shifts], 0.0, shifts[1])
-    return _certified("neuron_covariance", solution, fields, scale, start, rtol=rtol, throw=throw)
+    options = {"function": function, "other": other, "samples": samples, "layer": layer, "breaks": breaks, "rtol": rtol}
+    return _certified("neuron_covariance", solution, fields, scale, start, options, throw)
 
 
 def _fields(values: list[float], leading: float, correction: float) -> dict[str, float]:
@@ -94,13 +96,20 @@ def _fields(values: list[float], leading: float, correction: float) -> dict[str,
 
 
 def _certified(
-    theory: str, solution: Solution, fields: dict[str, float], scale: float, start: float, *, rtol: float, throw: bool
+    theory: str,
+    solution: Solution,
+    fields: dict[str, float],
+    scale: float,
+    start: float,
+    options: dict[str, Any],
+    throw: bool,
 ) -> Solution:
     certificate = Certificate(
         theory,
-        {"error": Check(fields["value_error"] / (scale if scale > 0 else 1.0), rtol)},
+        {"error": Check(fields["value_error"] / (scale if scale > 0 else 1.0), options["rtol"])},
+        solution.failure,
         wall_time=time.perf_counter() - start,
-        options={"width": solution.certificate.options["width"], "rtol": rtol},
+        options={"width": solution.certificate.options["width"]} | options,
     )
     arrays = {name: ((), float(value)) for name, value in fields.items()}
     return make_solution(arrays, certificate, solution.network, solution.task, throw=throw)
