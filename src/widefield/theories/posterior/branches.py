@@ -7,7 +7,7 @@ vanishing gradient says nothing; *coherent* states have correlations between adj
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -157,6 +157,10 @@ class Branches(ABC, Generic[S]):
         """States from several starts, the lowest free energy first, those that did not converge last."""
 
     @abstractmethod
+    def converged(self, state: S) -> bool:
+        """Whether the search for a stationary state ended there and did not stop on its way."""
+
+    @abstractmethod
     def judge(self, state: S) -> Judged:
         """The state put back into its equations."""
 
@@ -173,8 +177,16 @@ class Branches(ABC, Generic[S]):
         """The state without odd lags, from the random network or from a state nearby."""
 
     @abstractmethod
+    def coherent_candidates(self, factor: float, start: S) -> Iterator[S]:
+        """States that searches for the coherent one reach from ``start``, whatever they are."""
+
+    @abstractmethod
+    def on_coherent_branch(self, state: S) -> bool:
+        """Whether a candidate is a coherent minimum that its branch can be followed from."""
+
     def coherent(self, factor: float, start: S) -> S | None:
         """The coherent state that is reached from ``start``, None where there is none."""
+        return next(filter(self.on_coherent_branch, self.coherent_candidates(factor, start)), None)
 
     @abstractmethod
     def growth_law(self, critical: float, state: S) -> GrowthLaw[S]:
@@ -220,7 +232,7 @@ def adjacent_correlation(problem: Problem, kernel: np.ndarray, scale: np.ndarray
     deviation = np.sqrt(np.maximum(np.diagonal(kernel if scale is None else scale), 0))
     deviation = np.where(deviation > 0, deviation, np.inf)
     blocks = by_state(problem, kernel / deviation / deviation[:, None])
-    return float(max((np.abs(blocks[a, :, a + 1]).max() for a in range(problem.depth - 1)), default=0.0))
+    return float(np.max([np.abs(blocks[a, :, a + 1]).max() for a in range(problem.depth - 1)], initial=0.0))
 
 
 def adjacent_trace(problem: Problem, kernel: np.ndarray) -> float:

@@ -1,7 +1,7 @@
 """`widefield.posterior`: the question in, the kernels of a trained network with a certificate out."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -105,19 +105,28 @@ def _full(
     branches = branches_of(problem, network.activation, options)
     with bar("posterior", branches.n_searches, progress, seconds=branches.seconds) as advance:
         states = branches.stationary_states(advance)
-    state = _select(states, branch)
+    state = _select(states, branch, branches.converged)
+    lost, lost_notes = _lost_check(states, state, branch, branches.converged)
     judged = branches.judge(state)
     unstable, notes = _stability_check(state, judged, asked=branch != "lowest")
     fields = _fields(problem, state, judged, _test_features(branches, state, judged, network, task))
     certificate = Certificate(
         "posterior",
-        judged.checks | unstable,
+        judged.checks | lost | unstable,
         judged.failure,
         steps=state.steps,
         seed=options.seed if judged.feature_stderr is not None else None,
         wall_time=time.perf_counter() - begun,
-        options={"temperature": float(temperature), "branch": branch, "quantities": list(wanted)},
-        notes=(*task.notes, *notes),
+        options={
+            "temperature": float(temperature),
+            "branch": branch,
+            "integration": options.integration,
+            "paths": options.paths,
+            "rtol": branches.rtol if options.rtol is None else options.rtol,
+            "max_steps": options.max_steps,
+            "quantities": list(wanted),
+        },
+        notes=(*task.notes, *notes, *lost_notes),
         left_out=left_out,
         diagnostics={"branches": [_listed(s) for s in states], "symmetric": branches.symmetric} | judged.diagnostics,
     )
@@ -185,14 +194,30 @@ def _plan(network: Network, task: Task, quantities: Iterable[str] | None) -> tup
     return choose_quantities(quantities, sizes)
 
 
-def _select(states: list[S], branch: str) -> S:
-    if branch == "lowest":
-        return states[0]
-    chosen = [state for state in states if state.branch == branch]
-    if not chosen:
+def _select(states: list[S], branch: str, converged: Callable[[S], bool]) -> S:
+    """The first of the branch, or else the nearest to stationary of the searches that stopped on their way."""
+    chosen = [state for state in states if branch in ("lowest", state.branch)]
+    if chosen:
+        return chosen[0]
+    stopped = [state for state in states if not converged(state)]
+    if not stopped:
         there = sorted({state.branch for state in states})
         raise ValueError(f"`branch` must be one of {there} here: no {branch} stationary point was found.")
-    return chosen[0]
+    return min(stopped, key=lambda state: state.residual if np.isfinite(state.residual) else np.inf)
+
+
+def _lost_check(
+    states: list[S], chosen: S, branch: str, converged: Callable[[S], bool]
+) -> tuple[dict[str, Check], tuple[str, ...]]:
+    """Searches that stopped on their way to what may be the answer instead of the chosen state."""
+    stopped = [state for state in states if state is not chosen and not converged(state)]
+    if branch != "lowest":
+        n_lost = 0 if chosen.branch == branch else 1 + len(stopped)
+        note = f"no {branch} point was reached: {n_lost} searches stopped before they converged"
+    else:
+        n_lost = sum(not state.free_energy > chosen.free_energy for state in stopped)
+        note = f"{n_lost} searches stopped at or below this free energy before they converged"
+    return {"lost": Check(n_lost, 0, Status.incomplete)}, (note,) if n_lost else ()
 
 
 def _stability_check(
@@ -202,7 +227,7 @@ def _stability_check(
     if judged.failure is not None or not np.isfinite(state.stability):
         return {}, ()
     if not asked:
-        return {"instability": Check(max(0.0, -state.stability), judged.unstable, Status.saddle)}, ()
+        return {"instability": Check(float(np.maximum(0.0, -state.stability)), judged.unstable, Status.saddle)}, ()
     if state.stability >= -judged.unstable:
         return {}, ()
     return {}, (f"the {state.branch} point is a saddle here (stability {state.stability:.3g}), returned as asked",)

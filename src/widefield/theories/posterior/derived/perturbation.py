@@ -105,4 +105,4 @@ def _residual(problem: core.Problem, series: Expansion) -> float:
     first = K[1] + K[0] @ A[1] @ K[0]
     second = K[2] + K[1] @ A[1] @ K[0] + K[0] @ A[1] @ K[1] + K[0] @ A[2] @ K[0] + K[0] @ A[1] @ H[0] @ A[1] @ K[0]
     off = [np.abs(k - h).max() / max(np.abs(h).max(), 1e-300) for k, h in zip((K[0], first, second), H, strict=True)]
-    return float(max(off))
+    return float(np.max(off))

@@ -1,5 +1,6 @@
 """The branches of a linear network: minima of its free energy."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
@@ -77,6 +78,9 @@ class LinearBranches(Branches[LinearState]):
             self.layout, tolerance=self.tolerance, max_steps=self.max_steps, advance=advance
         )
 
+    def converged(self, state: LinearState) -> bool:
+        return stationary.is_converged(state, self.tolerance)
+
     def judge(self, state: LinearState) -> Judged:
         rank = state.layout.root.shape[0] * state.point.shape[-1]
         finite = np.isfinite(state.free_energy) and np.isfinite(state.hidden).all()
@@ -105,11 +109,13 @@ class LinearBranches(Branches[LinearState]):
         point = np.eye(self.layout.root.shape[-1])[None] if start is None else start.point
         return self._descend(factor, point, even=True)
 
-    def coherent(self, factor: float, start: LinearState) -> LinearState | None:
+    def coherent_candidates(self, factor: float, start: LinearState) -> Iterator[LinearState]:
         """From an unstable incoherent point the search begins along its softest direction."""
         point = start.displaced(0.1) if start.branch == "incoherent" else start.point
-        state = self._descend(factor, point, even=False)
-        return state if state.residual <= self.tolerance and state.branch == "coherent" else None
+        yield self._descend(factor, point, even=False)
+
+    def on_coherent_branch(self, state: LinearState) -> bool:
+        return state.residual <= self.tolerance and state.branch == "coherent"
 
     def _descend(self, factor: float, start: np.ndarray, *, even: bool) -> LinearState:
         layout = self.at(factor)

@@ -87,7 +87,7 @@ def stationary_points(
         for rho, growth in ((0.5, 1.0), (0.9, _growth(problem))):
             states += search.descend(_start(layout, rho, growth), states, even=False)
             advance(1)
-    return _distinct([_gauge_fixed(point) for point in states] if symmetric else list(states))
+    return _distinct([_gauge_fixed(point) for point in states] if symmetric else list(states), tolerance)
 
 
 @dataclass(frozen=True)
@@ -206,11 +206,19 @@ def _gauge_fixed(state: LinearState) -> LinearState:
     return replace(state, point=point, hidden=hidden, feature=hidden, softest=softest)
 
 
-def _distinct(points: list[LinearState]) -> list[LinearState]:
+def is_converged(state: LinearState, tolerance: float) -> bool:
+    return state.residual <= max(CONVERGED, tolerance)
+
+
+def _distinct(points: list[LinearState], tolerance: float) -> list[LinearState]:
     """Without repetitions, by free energy; what did not converge comes last."""
     order = sorted(
         points,
-        key=lambda p: (not p.residual < CONVERGED, round(p.free_energy, 9), -adjacent_trace(p.problem, p.hidden)),
+        key=lambda p: (
+            not is_converged(p, tolerance),
+            round(p.free_energy, 9),
+            -adjacent_trace(p.problem, p.hidden),
+        ),
     )
     kept: list[LinearState] = []
     for point in order:

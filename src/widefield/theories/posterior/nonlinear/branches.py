@@ -1,5 +1,6 @@
 """The branches of a nonlinear network: fixed points of the saddle map."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
@@ -93,6 +94,9 @@ class NonlinearBranches(Branches[Saddle]):
     def stationary_states(self, advance: Advance) -> list[Saddle]:
         return self.search.states(self.problem, advance)
 
+    def converged(self, state: Saddle) -> bool:
+        return state.converged
+
     def judge(self, state: Saddle) -> Judged:
         limit = self.search.options.sampling_rtol if state.sampled else self.rtol
         checks: dict[str, Check] = {}
@@ -126,13 +130,15 @@ class NonlinearBranches(Branches[Saddle]):
         state = self.search.solve(self.at(factor), even=True, start=near)
         return state if start is None or self.reached(state) else self.search.solve(self.at(factor), even=True)
 
-    def coherent(self, factor: float, start: Saddle) -> Saddle | None:
+    def coherent_candidates(self, factor: float, start: Saddle) -> Iterator[Saddle]:
         problem = self.at(factor)
         if start.branch == "coherent":
-            candidates = iter([self.search.solve(problem, even=False, start=start.order_parameters)])
+            yield self.search.solve(problem, even=False, start=start.order_parameters)
         else:
-            candidates = self.search.coherent_candidates(problem, start)
-        return next((state for state in candidates if state.branch == "coherent" and self._usable(state)), None)
+            yield from self.search.coherent_candidates(problem, start)
+
+    def on_coherent_branch(self, state: Saddle) -> bool:
+        return state.branch == "coherent" and self._usable(state)
 
     def _usable(self, state: Saddle) -> bool:
         """Close to a transition errors are amplified beyond ``rtol``; what counts is their size against the order."""

@@ -307,7 +307,7 @@ def _judge(
     noise = np.hypot(scatter.std(axis=0, ddof=1), other.std(axis=0, ddof=1)) / root
     deviation = float(np.sqrt(np.mean((gap / np.where(noise > 0, noise, np.inf)) ** 2)))
     residual = float(np.max(np.abs(gap))) / unit
-    enough = options.n_paths is not None or max(np.max(error) / unit, residual) <= options.sampling_rtol
+    enough = options.n_paths is not None or np.maximum(np.max(error) / unit, residual) <= options.sampling_rtol
     status = Status.success if deviation <= DEVIATION and enough else Status.inaccurate
     return _Solved(here, vector, status, steps, error, residual, deviation, jacobian, ess)
 

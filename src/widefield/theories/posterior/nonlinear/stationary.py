@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from widefield.answer.certificate import Status
 from widefield.gaussian.kernels import parity_of
 from widefield.question.activation import Activation
 from widefield.theories.posterior.branches import Advance, adjacent_trace, correlated
@@ -46,17 +47,24 @@ class SaddleSearch:
         advance(1)
         states = [first]
         if symmetric and problem.depth > 2 and first.converged:
-            for other in self.coherent_candidates(problem, first):
-                advance(1)
-                if other.converged and other.branch == "coherent":
-                    states.append(other)
-                    break
+            states += self._coherent_or_stopped(problem, first, advance)
         order = sorted(states, key=lambda state: (not state.converged, state.free_energy))
         kept: list[Saddle] = []
         for state in order:
             if not any(k.branch == state.branch and abs(k.free_energy - state.free_energy) < SAME for k in kept):
                 kept.append(_gauge_fixed(state) if symmetric else state)
         return kept
+
+    def _coherent_or_stopped(self, problem: Problem, near: Saddle, advance: Advance) -> list[Saddle]:
+        """The first coherent state; where there is none, those of the searches that stopped on their way."""
+        stopped: list[Saddle] = []
+        for state in self.coherent_candidates(problem, near):
+            advance(1)
+            if state.converged and state.branch == "coherent":
+                return [state]
+            if state.status is Status.not_converged or (state.status is Status.inaccurate and state.branch == "coherent"):
+                stopped.append(state)
+        return stopped
 
     def coherent_candidates(self, problem: Problem, near: Saddle) -> Iterator[Saddle]:
         r"""States reached from an incoherent one nearby made coherent by :math:`\rho^{|a-b|}`, then by way of the landscape.

@@ -46,7 +46,8 @@ def _between(branches: Branches[S], factors: np.ndarray, start: S | None) -> Ins
     if scan.bracket is None:
         reached = [sample.solution.residual for sample in scan.samples if np.isfinite(sample.number)]
         first_is_negative = scan.samples[0].number < 0
-        return Instability(None, None, scan.lost, max(reached, default=np.inf), first_is_negative)
+        residual = float(np.max(reached)) if reached else np.inf
+        return Instability(None, None, scan.lost, residual, first_is_negative)
     critical = continuation.crossing(branches.stability, *scan.bracket, rtol=branches.crossing_rtol)
     if critical is None:
         return Instability(None, None, scan.lost + 1, np.inf)

@@ -69,10 +69,15 @@ def _checks(points: list[LandscapePoint | None], rtol: float) -> dict[str, Check
     reached = [point for point in points if point is not None]
     return {
         "lost": Check(len(points) - len(reached), 0, Status.incomplete),
-        "residual": Check(max((p.residual for p in reached), default=np.inf), rtol, Status.not_converged),
-        "error": Check(max((p.error for p in reached), default=np.inf), rtol),
+        "residual": Check(_largest([p.residual for p in reached]), rtol, Status.not_converged),
+        "error": Check(_largest([p.error for p in reached]), rtol),
         "unstable": Check(sum(not p.stable for p in reached), 0, Status.saddle),
     }
+
+
+def _largest(numbers: list[float]) -> float:
+    """NaN where one of them is."""
+    return float(np.max(numbers)) if numbers else np.inf
 
 
 def _fields(problem: core.Problem, points: list[LandscapePoint | None]) -> dict[str, Any]:

@@ -118,14 +118,21 @@ def transition(
     branches = branches_of(core.problem_of(network, task, temperature), network.activation, options)
     with bar("transition", 4, progress, seconds=10 * branches.seconds) as advance:
         search = _search(branches, advance)
-        fields, factors, missing = _curve(branches, search, points)
+        fields, factors, n_missing, missing = _curve(branches, search, points)
         advance(1)
     certificate = Certificate(
         "transition",
-        search.checks(branches, len(missing)),
+        search.checks(branches, n_missing),
         seed=seed if branches.sampled else None,
         wall_time=time.perf_counter() - begun,
-        options={"temperature": float(temperature), "along": along, "points": points, "rtol": branches.rtol},
+        options={
+            "temperature": float(temperature),
+            "along": along,
+            "points": points,
+            "paths": paths,
+            "rtol": branches.rtol,
+            "max_steps": max_steps,
+        },
         notes=(*task.notes, *search.notes, *missing),
         diagnostics=search.points,
     )
@@ -197,7 +204,9 @@ def _absence(branches: Branches, instability: Instability) -> str:
     return f"the incoherent branch stays a minimum for {where}"
 
 
-def _curve(branches: Branches[S], search: _Search, n_points: int) -> tuple[dict[str, Any], np.ndarray, tuple[str, ...]]:
+def _curve(
+    branches: Branches[S], search: _Search, n_points: int
+) -> tuple[dict[str, Any], np.ndarray, int, tuple[str, ...]]:
     """Order parameter, free energy and stability of both branches around the transition, and what is missing of them."""
     critical, center = search.instability.state, search.mean
     if center is None or not np.isfinite(center):
@@ -205,37 +214,77 @@ def _curve(branches: Branches[S], search: _Search, n_points: int) -> tuple[dict[
     spread = np.linspace(-1, 1, n_points)
     factors = center * 2.0 ** (spread * np.abs(spread))  # from a half to twice, closer together near the transition
     table = np.full((len(NAMES), 2, n_points), np.nan)
-    missing: tuple[str, ...] = ()
+    n_missing, missing = 0, ()
     if critical is not None:
         order = np.arange(n_points)[:: branches.side]  # from the incoherent side
         incoherent = continuation.trace(branches.incoherent, factors[order], critical)
-        coherent = _coherent_states(branches, factors[order[::-1]], incoherent[::-1], search.law)
+        coherent, stopped = _coherent_states(branches, factors[order[::-1]], incoherent[::-1], search.law)
         for b, (indices, states) in enumerate(((order, incoherent), (order[::-1], coherent))):
             for i, state in zip(indices, states, strict=True):
                 if state is not None and branches.reached(state):
                     correlation = adjacent_correlation(state.problem, state.hidden)
                     table[:, b, i] = state.free_energy, correlation, state.stability
-        lost = sum(state is None or not branches.reached(state) for state in incoherent)
-        missing = (f"{lost} incoherent points of the curve were not reached",) if lost else ()
-        if all(state is None for state in coherent):
-            missing = (*missing, "no coherent point of the curve was reached")
-    return {name: (("branch", "factor"), table[i]) for i, name in enumerate(NAMES)}, factors, missing
+        within = stopped & _before_end(branches, search, factors[order[::-1]])
+        n_missing, missing = _missing(
+            sum(state is None or not branches.reached(state) for state in incoherent), _n_lost(coherent, within),
+            none_reached=all(state is None for state in coherent),
+        )  # fmt: skip
+    return {name: (("branch", "factor"), table[i]) for i, name in enumerate(NAMES)}, factors, n_missing, missing
+
+
+def _missing(n_incoherent: int, n_coherent: int, *, none_reached: bool) -> tuple[int, tuple[str, ...]]:
+    """How many points of the curve are missing, and which."""
+    counts = {"incoherent": n_incoherent, "coherent": n_coherent}
+    notes = [f"{n} {branch} points of the curve were not reached" for branch, n in counts.items() if n]
+    if none_reached:
+        notes.append("no coherent point of the curve was reached")
+    return n_incoherent + max(n_coherent, int(none_reached)), tuple(notes)
+
+
+def _n_lost(states: list[S | None], stopped: np.ndarray) -> int:
+    """Points without a state before the last one that has one, or where a search stopped on its way."""
+    empty = np.array([state is None for state in states])
+    reached = np.flatnonzero(~empty)
+    last = reached[-1] if len(reached) else -1
+    return int(np.sum(empty & (stopped | (np.arange(len(states)) < last))))
+
+
+def _before_end(branches: Branches, search: _Search, factors: np.ndarray) -> np.ndarray:
+    """Which factors have a coherent state; all of them may where the end of its branch is not known."""
+    end = {"first": search.law.spinodal, "second": search.instability.factor}.get(search.law.order or "")
+    return np.full(len(factors), True) if end is None else branches.side * (factors - end) > 0
 
 
 def _coherent_states(
     branches: Branches[S], factors: np.ndarray, incoherent: list[S | None], law: GrowthLaw[S]
-) -> list[S | None]:
-    """The coherent branch from deep inside its phase towards its end; the first one is sought from incoherent states."""
+) -> tuple[list[S | None], np.ndarray]:
+    """The coherent branch from deep inside its phase towards its end, and where a search for it stopped on its way.
+
+    The first state is sought from incoherent ones, the others from the last one that was reached.
+    """
     states: list[S | None] = []
+    stopped = np.full(len(factors), False)
     last: S | None = None
-    for factor, other in zip(factors, incoherent, strict=True):
-        ended = last is None and any(state is not None for state in states)
-        candidates: list[S | None] = [last]
-        if ended or other is None:
-            candidates = []
-        elif last is None:
-            candidates = [law.guess(factor, other), other]
-        tries = (branches.coherent(factor, start) for start in candidates if start is not None)
-        last = next((state for state in tries if state is not None), None)
-        states.append(last)
-    return states
+    ended = False
+    for i, (factor, other) in enumerate(zip(factors, incoherent, strict=True)):
+        starts: list[S | None] = []
+        if not ended and last is not None:
+            starts = [last]
+        elif not ended and other is not None:
+            starts = [law.guess(factor, other), other]
+        state, stopped[i] = _coherent_state(branches, factor, starts)
+        ended = ended or (last is not None and state is None and not stopped[i])
+        last = last if state is None else state
+        states.append(state)
+    return states, stopped
+
+
+def _coherent_state(branches: Branches[S], factor: float, starts: list[S | None]) -> tuple[S | None, bool]:
+    """The coherent state that is reached from one of the starts, or whether a search for it stopped on its way."""
+    stopped = False
+    for start in filter(None, starts):
+        for state in branches.coherent_candidates(factor, start):
+            if branches.on_coherent_branch(state):
+                return state, False
+            stopped = stopped or not branches.reached(state)
+    return None, stopped

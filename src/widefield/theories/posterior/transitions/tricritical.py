@@ -135,7 +135,7 @@ def _verdict(branches: Branches, scan: continuation.Scan, root: continuation.Sam
     if lost:
         return _Verdict({"lost": _lost(lost)}, f"the branch was lost at temperatures next to {last.value:g}", order)
     if root is None:
-        residual = max(sample.solution.instability.residual for sample in scan.samples)
+        residual = float(np.max([sample.solution.instability.residual for sample in scan.samples]))
         note = f"the transition is of {order} order from temperature {first.value:g} to {last.value:g}"
         if order is None:
             note = f"there is no transition at temperature {first.value:g}"
