@@ -76,7 +76,9 @@ def measured(p: Parameters, what: str, *, width: int, samples: int, steps: int) 
             return wf.simulate.dynamics(
                 *question, width=width, replicates=1, seed=p.seed, quantities=wanted, progress=False
             )
-        return wf.dynamics(*question, method=what, paths=p.paths, seed=p.seed, quantities=wanted, progress=False)
+        return wf.dynamics(
+            *question, method=what, paths=p.paths, seed=p.seed, quantities=wanted, progress=False, throw=what != "perturbative"
+        )
 
     solution = call()
     return seconds(call), kept(p, what, solution, width, samples)

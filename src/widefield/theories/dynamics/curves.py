@@ -8,6 +8,7 @@ import numpy as np
 
 from widefield.answer.certificate import Check, Status, derive_status
 
+MOST_CORRECTION = 0.5  # a term of order richness² beyond this share of the leading one makes an expansion inaccurate
 ORTHONORMAL = 1e-6  # directions further from an orthonormal set than this make the result inaccurate
 
 
@@ -28,7 +29,8 @@ class TrainingCurves:
     """Curves of all inputs, training first; kernels, responses and alignments, and samples, by name where asked for.
 
     ``error`` is that of the outputs, relative to their size, and ``rtol`` what is asked of it. ``failure`` is what the
-    method itself saw go wrong, ``paths_needed`` how many paths would resolve the kinks of the activation.
+    method itself saw go wrong, ``paths_needed`` how many paths would resolve the kinks of the activation, ``correction``
+    the size of the last term that an expansion keeps, relative to its leading one.
     """
 
     prediction: Estimate  # (step, state, sample, output)
@@ -42,6 +44,7 @@ class TrainingCurves:
     failure: Status | None = None
     n_paths: int | None = None
     paths_needed: float = 0.0
+    correction: float | None = None
     diverged_at: int | None = None
     notes: tuple[str, ...] = ()
     diagnostics: dict[str, Any] = field(default_factory=dict)
@@ -53,6 +56,8 @@ class TrainingCurves:
         if self.paths_needed:
             checks["paths needed"] = Check(self.paths_needed, self.n_paths or 0)
         checks["error"] = Check(self.error, self.rtol, Status.not_converged)
+        if self.correction is not None:
+            checks["expansion"] = Check(self.correction, MOST_CORRECTION)
         return checks
 
     @property

@@ -69,7 +69,9 @@ def dynamics(
     change of the extrapolation. It is at most ``rtol``, by default 0.05 for sampled paths and 1e-3 for everything else
     (exact coordinates, quadrature, lazy, closed forms, and their flows), or the status is ``not_converged``: with the ``paths``
     given, with 131072 of them, or after 8 halvings of the rate. ``residual``, below 1e-6, is the loss of orthonormality of the
-    directions in which weights are known.
+    directions in which weights are known. ``expansion``, of the perturbative method, is the size of its term of order
+    richness² relative to the static one, of outputs and (where asked for) the tangent kernel: beyond 0.5 the status is
+    ``inaccurate``, below it the terms left out are not known.
     Limits: infinite width; single networks scatter by 1/√width. Divergence is a status with its step.
     """
     start = time.perf_counter()

@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from widefield.answer.certificate import Status
 from widefield.solvers import extrapolation
+from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves, divergence_note, size
 from widefield.theories.dynamics.methods.lazy import Lazy
 from widefield.theories.dynamics.methods.method import Method
@@ -65,13 +68,13 @@ def extrapolated(problem: Problem, request: Request, level: Level) -> TrainingCu
             return _thinned(curves, k)
         levels.append(_thinned(curves, k))
         if len(levels) >= FLOW_LEVELS:
-            limit = _limit(problem, levels)
+            limit = _limit(problem, request, levels)
             if limit.error <= limit.rtol:
                 return limit
-            if max(one.error for one in levels) > limit.rtol:  # smaller steps do not make paths better
+            if np.max([one.error for one in levels]) > limit.rtol:  # smaller steps do not make paths better
                 break
     advice = "lower the rate, raise `paths` or `rtol`"
-    return replace(limit, notes=(f"outputs are good to {limit.error:.1e}, not to rtol={limit.rtol:g}: {advice}",))
+    return replace(limit, notes=(f"the limit is good to {limit.error:.1e}, not to rtol={limit.rtol:g}: {advice}",))
 
 
 def _halved(rates: np.ndarray, k: int) -> np.ndarray:
@@ -91,18 +94,40 @@ def _thinned(curves: TrainingCurves, k: int) -> TrainingCurves:
     return replace(thin, diverged_at=step, notes=(divergence_note(step, f" even at 1/{2**k} of the rate"),))
 
 
-def _limit(problem: Problem, levels: list[TrainingCurves]) -> TrainingCurves:
-    """The extrapolation to zero rate of curves whose rate halves from each to the next."""
+def _limit(problem: Problem, request: Request, levels: list[TrainingCurves]) -> TrainingCurves:
+    """The extrapolation to zero rate of curves whose rate halves from each to the next; the loss is that of its outputs."""
     last = levels[-1]
+    errors = [_output_error(problem, request, levels), *(one.error for one in levels)]
 
     def limit(estimates: list[Estimate]) -> Estimate:
-        return Estimate(extrapolation.extrapolate([one.value for one in estimates])[0], estimates[-1].stderr)
+        value, change = extrapolation.extrapolate([one.value for one in estimates])
+        errors.append(_share(change, value))
+        return Estimate(value, estimates[-1].stderr)
 
-    outputs, change = extrapolation.extrapolate([one.prediction.value[:, list(problem.readouts)] for one in levels])
     ntk = [one.ntk for one in levels if one.ntk is not None]
+    tangent = limit(ntk) if ntk else None
+    kernels = {name: limit([one.kernels[name] for one in levels]) for name in last.kernels}
+    outputs = extrapolation.extrapolate([one.prediction.value for one in levels])[0]
     return replace(
-        last, prediction=limit([one.prediction for one in levels]), loss=limit([one.loss for one in levels]),
-        ntk=limit(ntk) if ntk else None,
-        kernels={name: limit([one.kernels[name] for one in levels]) for name in last.kernels},
-        error=max(float(change.max()) / size(outputs, problem.least_output), *(one.error for one in levels)),
+        last, prediction=Estimate(outputs, last.prediction.stderr), loss=Estimate(_loss(problem, outputs), last.loss.stderr),
+        ntk=tangent, kernels=kernels, error=float(np.max(errors)),
     )  # fmt: skip
+
+
+def _output_error(problem: Problem, request: Request, levels: list[TrainingCurves]) -> float:
+    """The last change of outputs: of the readouts, relative to their size, and of every state where these are asked for."""
+    outputs, change = extrapolation.extrapolate([one.prediction.value for one in levels])
+    read = list(problem.readouts)
+    error = float(change[:, read].max()) / size(outputs[:, read], problem.least_output)
+    return float(np.max([error, _share(change, outputs)])) if "state_prediction" in request.fields else error
+
+
+def _share(change: np.ndarray, value: np.ndarray) -> float:
+    """The largest change relative to the largest entry."""
+    return float(np.max(change, initial=0.0) / np.max(np.abs(value), initial=np.finfo(float).tiny))
+
+
+def _loss(problem: Problem, outputs: np.ndarray) -> np.ndarray:
+    """Of the outputs (step, state, sample, output) at every step."""
+    read = jnp.asarray(outputs[:, list(problem.readouts), : problem.task.n_samples])
+    return np.asarray(jax.vmap(lambda f: losses.total(problem.loss, f, jnp.asarray(problem.labels)))(read))

@@ -11,7 +11,8 @@ Method: all quantities are even in the richness. The march is run at small ones,
 polynomial in their squares through the results gives both orders. Averages over finitely many paths are not even, which
 would leave an error of 1/richness: those are run with either sign, as if all backward noises had changed theirs. Outputs
 and the tangent kernel take the order zero from the static limit, which is exact. Error: the standard error over batches, and
-what the outputs change by without the largest richness.
+what the outputs change by without the largest richness. What the expansion leaves out is not known: its second term must be
+at most half of the first.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from widefield.theories.dynamics.curves import Estimate, TrainingCurves, over_batches, relative_error
+from widefield.theories.dynamics.curves import Estimate, TrainingCurves, over_batches, relative_error, size
 from widefield.theories.dynamics.march import observables
 from widefield.theories.dynamics.march.batch import TooFewPaths
 from widefield.theories.dynamics.march.observables import Observed
@@ -54,8 +55,8 @@ class Perturbative(Method):
 
 def _orders(problem: Problem, request: Request) -> TrainingCurves:
     """With the paths that are asked for, or those that directions need."""
-    size = max(1.0, float(np.linalg.norm(problem.labels)))
-    richnesses = np.array([point / size for point in (EXACT if problem.exact else SAMPLED)])
+    scale = max(1.0, float(np.linalg.norm(problem.labels)))
+    richnesses = np.array([point / scale for point in (EXACT if problem.exact else SAMPLED)])
     levels, n_paths = _levels(problem, request, richnesses)
     static = Lazy().solve(problem, replace(request, fields=(), at=()))
     marched = [paths.gather(problem, level, request, n_paths) for level in levels]
@@ -78,10 +79,22 @@ def _orders(problem: Problem, request: Request) -> TrainingCurves:
     prediction = to_second_order(lambda one: one.batch.prediction, static.prediction)
     cut = _cut(problem, richnesses, [one.prediction.value for one in marched])
     sampled = relative_error(prediction, problem.readouts, cut, problem.least_output)
+    ntk = to_second_order(lambda one: np.asarray(one.batch.ntk), static.ntk) if request.ntk else None
     return replace(
         marched[-1], prediction=prediction, loss=to_second_order(lambda one: one.batch.loss, static.loss), draws={}, kernels=kernels,
-        ntk=to_second_order(lambda one: np.asarray(one.batch.ntk), static.ntk) if request.ntk else None, error=max(static.error, sampled),
+        ntk=ntk, error=float(np.max([static.error, sampled])), correction=correction(problem, static, prediction, ntk),
     )  # fmt: skip
+
+
+def correction(problem: Problem, static: TrainingCurves, prediction: Estimate, ntk: Estimate | None) -> float:
+    """The size of the term of order γ0² relative to the static one: outputs of readouts, and the tangent kernel if asked for."""
+    read = list(problem.readouts)
+    first = static.prediction.value[:, read]
+    shares = [size(prediction.value[:, read] - first, 0.0) / size(first, problem.least_output)]
+    if ntk is not None and static.ntk is not None:
+        tangent = static.ntk.value
+        shares.append(size(ntk.value - tangent, 0.0) / size(tangent, np.finfo(float).tiny))
+    return float(np.max(shares))
 
 
 def _cut(problem: Problem, richnesses: np.ndarray, values: list[np.ndarray]) -> np.ndarray:

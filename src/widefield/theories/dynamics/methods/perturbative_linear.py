@@ -22,6 +22,7 @@ from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves
 from widefield.theories.dynamics.methods.lazy import Lazy
 from widefield.theories.dynamics.methods.method import Method
+from widefield.theories.dynamics.methods.perturbative import correction
 from widefield.theories.dynamics.problem import Problem
 from widefield.theories.dynamics.request import Request
 
@@ -53,10 +54,12 @@ class PerturbativeLinear(Method):
         if "ntk_alignment" in request.fields:
             first = static.ntk.value[:, 0, 0, :n, :n]
             kernels["ntk_alignment"] = Estimate(_cosine(problem, first, second[:, :n, :n]))
+        outputs = Estimate(prediction)
+        ntk = Estimate(static.ntk.value + square * second[:, None, None]) if request.ntk else None
         return replace(
-            static, prediction=Estimate(prediction), diagnostics={"solver": "closed form"}, kernels=kernels,
+            static, prediction=outputs, ntk=ntk, diagnostics={"solver": "closed form"}, kernels=kernels,
             loss=Estimate(static.loss.value - square * np.sum(wrong * f2[:, :n], axis=1)),
-            ntk=Estimate(static.ntk.value + square * second[:, None, None]) if request.ntk else None,
+            correction=correction(problem, static, outputs, ntk),
         )  # fmt: skip
 
 
