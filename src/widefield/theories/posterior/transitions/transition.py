@@ -214,7 +214,8 @@ def _curve(
     spread = np.linspace(-1, 1, n_points)
     factors = center * 2.0 ** (spread * np.abs(spread))  # from a half to twice, closer together near the transition
     table = np.full((len(NAMES), 2, n_points), np.nan)
-    n_missing, missing = 0, ()
+    n_missing = 0
+    missing: tuple[str, ...] = ()
     if critical is not None:
         order = np.arange(n_points)[:: branches.side]  # from the incoherent side
         incoherent = continuation.trace(branches.incoherent, factors[order], critical)
