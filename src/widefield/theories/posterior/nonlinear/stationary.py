@@ -62,7 +62,9 @@ class SaddleSearch:
             advance(1)
             if state.converged and state.branch == "coherent":
                 return [state]
-            if state.status is Status.not_converged or (state.status is Status.inaccurate and state.branch == "coherent"):
+            if state.status is Status.not_converged or (
+                state.status is Status.inaccurate and state.branch == "coherent"
+            ):
                 stopped.append(state)
         return stopped
 
