@@ -76,6 +76,16 @@ def test_divergence_is_a_status_with_its_step():
     np.testing.assert_allclose(early.test_loss[:step], partial.test_loss[:step], rtol=1e-10)
 
 
+def test_a_flow_exists_where_its_first_rates_diverge():
+    """Three rates are left: their limit is finite, and its error says that they are too few."""
+    found = wf.proportional(
+        wf.DNN(2, "linear"), wf.Teacher(data_ratio=2.0), wf.Training(2.0, 4, flow=True), width_ratio=1.0,
+        quantities="test_loss", throw=False,
+    )  # fmt: skip
+    assert found.status is wf.Status.inaccurate and found.certificate.diagnostics == {"marches": 3}
+    assert np.isfinite(found.test_loss).all() and found.test_loss[-1] < found.test_loss[0]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
