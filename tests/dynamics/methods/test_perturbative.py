@@ -36,7 +36,13 @@ def test_the_closed_form_is_what_small_richness_shows(depth, monkeypatch):
     """Variances, a schedule and held-out inputs; the march is good to 1e-9, a second derivative leaves 1e-6 of that."""
     network = wf.DNN(depth, "linear", weight_variance=1.4, input_variance=0.8, readout_variance=1.3)
     task = wf.Task(X, Y, x_test=X[:2] + 0.3, y_test=[0.1, -0.2])
-    options = {"richness": 0.5, "rate": np.linspace(0.12, 0.04, 7), "steps": 7, "method": "perturbative", "throw": False}
+    options = {
+        "richness": 0.5,
+        "rate": np.linspace(0.12, 0.04, 7),
+        "steps": 7,
+        "method": "perturbative",
+        "throw": False,
+    }
     closed = ask(network, task, **options)
     assert closed.certificate.diagnostics["solver"] == "closed form"
     monkeypatch.setattr(PerturbativeLinear, "covers", lambda self, problem, request: False)

@@ -77,7 +77,13 @@ def measured(p: Parameters, what: str, *, width: int, samples: int, steps: int) 
                 *question, width=width, replicates=1, seed=p.seed, quantities=wanted, progress=False
             )
         return wf.dynamics(
-            *question, method=what, paths=p.paths, seed=p.seed, quantities=wanted, progress=False, throw=what != "perturbative"
+            *question,
+            method=what,
+            paths=p.paths,
+            seed=p.seed,
+            quantities=wanted,
+            progress=False,
+            throw=what != "perturbative",
         )
 
     solution = call()

@@ -91,7 +91,13 @@ class Kernels(kit.Experiment[Question]):
         at = question.at if {"feature_kernel", "gradient_kernel"} & set(wanted) else None
         paths = self.paths if method == "full" else None
         solution = wf.dynamics(
-            *question, method=method, paths=paths, at=at, quantities=wanted, progress=False, throw=method != "perturbative"
+            *question,
+            method=method,
+            paths=paths,
+            at=at,
+            quantities=wanted,
+            progress=False,
+            throw=method != "perturbative",
         )
         return reduced(solution, question.at)
 
