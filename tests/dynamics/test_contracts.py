@@ -1,5 +1,7 @@
 """What every theory promises, and what is particular to this one: divergence, sampling and honest errors, bad input."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -92,6 +94,7 @@ def test_divergence_is_a_status_with_its_step(call):
     partial = contracts.assert_fails_loudly(lambda throw: call(rate=40.0, throw=throw), wf.Status.diverged)
     step = partial.certificate.diagnostics["diverged_at_step"]
     assert 0 < step <= 7 and np.isinf(partial.loss[step:]).all() and np.isfinite(partial.loss[:step]).all()
+    assert dataclasses.replace(partial.certificate, failure=None).status is wf.Status.diverged, "from its checks alone"
     assert not any(np.isnan(field).any() for field in partial.data.values())
     assert f"step {step}" in " ".join(partial.certificate.notes)
     early = call(rate=40.0, steps=max(step - 1, 1), throw=False)
@@ -145,7 +148,7 @@ def test_a_layer_more_compiles_nothing_more(tied):
 
 
 BAD = [
-    ({"richness": 0.0}, "`richness` must be a finite positive number"),
+    ({"richness": 0.0}, "`richness` must be a finite positive number, got 0: .* `method=\"lazy\"`"),
     ({"richness": -1.0}, "`richness` must be a finite non-negative number"),
     ({"steps": 0}, "`steps` must be an integer of at least 1"),
     ({"steps": 2.5}, "`steps` must be an integer of at least 1"),

@@ -1,5 +1,7 @@
 """What every theory promises, and what is particular to this one: divergence, bad input, sweeps and transfer."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,10 +72,21 @@ def test_divergence_is_a_status_with_its_step():
     partial = contracts.assert_fails_loudly(lambda throw: ask(rate=5.0, throw=throw), wf.Status.diverged)
     step = partial.certificate.diagnostics["diverged_at_step"]
     assert 0 < step < 8 and np.isinf(partial.test_loss[step:]).all() and np.isfinite(partial.test_loss[:step]).all()
+    assert dataclasses.replace(partial.certificate, failure=None).status is wf.Status.diverged, "from its checks alone"
     assert not any(np.isnan(field).any() for field in partial.data.values())
     # the steps before are those of a run that stops in time
     early = ask(rate=5.0, steps=step - 1 or 1, throw=False)
     np.testing.assert_allclose(early.test_loss[:step], partial.test_loss[:step], rtol=1e-10)
+
+
+def test_a_flow_exists_where_its_first_rates_diverge():
+    """Three rates are left: their limit is finite, and its error says that they are too few."""
+    found = wf.proportional(
+        wf.DNN(2, "linear"), wf.Teacher(data_ratio=2.0), wf.Training(2.0, 4, flow=True), width_ratio=1.0,
+        quantities="test_loss", throw=False,
+    )  # fmt: skip
+    assert found.status is wf.Status.inaccurate and found.certificate.diagnostics == {"marches": 3}
+    assert np.isfinite(found.test_loss).all() and found.test_loss[-1] < found.test_loss[0]
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,10 @@ class TrainingCurves:
     @property
     def checks(self) -> dict[str, Check]:
         """What success rests on."""
-        checks = {"residual": Check(self.residual, ORTHONORMAL)}
+        checks = {}
+        if self.diverged_at is not None:
+            checks["diverged_rows"] = Check(len(self.loss.value) - self.diverged_at, 0, Status.diverged)
+        checks["residual"] = Check(self.residual, ORTHONORMAL)
         if self.paths_needed:
             checks["paths needed"] = Check(self.paths_needed, self.n_paths or 0)
         checks["error"] = Check(self.error, self.rtol, Status.not_converged)

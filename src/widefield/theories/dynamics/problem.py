@@ -147,6 +147,8 @@ def _gradient(loss: losses.Loss):
 def problem(network: Network, task: Task, training: Training, responses: bool = True) -> Problem:
     """The question, checked."""
     _check(network, task, training)
+    if training.richness == 0:
+        raise ValueError('`richness` must be a finite positive number, got 0: its limit at 0 is `method="lazy"`.')
     gamma = checks.nonnegative("richness", training.richness, positive=True)
     rates = np.append(training.rates, training.rates[-1])
     tau = training.momentum_time

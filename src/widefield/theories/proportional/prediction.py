@@ -39,7 +39,8 @@ def predict(
 ) -> Prediction:
     """The arrays ``names``, and the losses in any case, of one march or in the limits that are asked; depth inside flow."""
     if problem.training.flow:
-        return _limit(_rates(problem, names, infinite_depth, rtol, progress), FEWEST_RATES, rtol)
+        rates = _rates(problem, names, infinite_depth, rtol, progress)
+        return _limit(rates, FEWEST_RATES, rtol, n_spare=MOST_RATES - FEWEST_RATES)
     if infinite_depth:
         return _limit(_depths(problem, names, progress), FEWEST_DEPTHS, rtol)
     return _one_march(problem, names, progress)
@@ -72,16 +73,23 @@ def _rates(problem: Problem, names, infinite_depth: bool, rtol: float, progress:
         yield replace(level, arrays=every(level.arrays, stride), diverged_at=stop)
 
 
-def _limit(levels: Iterator[Prediction], fewest: int, rtol: float) -> Prediction:
-    """Take as many levels as ``rtol`` needs and there are; one that diverges ends it."""
+def _limit(levels: Iterator[Prediction], fewest: int, rtol: float, n_spare: int = 0) -> Prediction:
+    """Take as many levels as ``rtol`` needs and there are.
+
+    Levels down to one that diverges are passed over while it is among the first ``n_spare``; a later one ends it.
+    """
     taken: list[Prediction] = []
-    for level in levels:
-        taken.append(level)
+    diverged: Prediction | None = None
+    for k, level in enumerate(levels):
         if level.diverged_at is not None:
-            return level
+            taken, diverged = [], level
+            if k >= n_spare:
+                return level
+            continue
+        taken.append(level)
         if len(taken) >= fewest and (limit := in_the_limit(taken)).error <= rtol:
             return limit
-    return in_the_limit(taken)
+    return diverged if diverged is not None and len(taken) < fewest else in_the_limit(taken)
 
 
 def in_the_limit(levels: list[Prediction]) -> Prediction:
@@ -90,8 +98,8 @@ def in_the_limit(levels: list[Prediction]) -> Prediction:
     for name in levels[0].arrays:
         arrays[name], change = extrapolation.extrapolate([level.arrays[name] for level in levels])
         changes.append(float(np.max(change / _scale(name, arrays))))
-    error = max(changes) + max(level.error for level in levels)
-    residual = float(np.max([level.residual for level in levels]))  # NaN stays
+    error = float(np.max(changes) + np.max([level.error for level in levels]))  # NaN stays
+    residual = float(np.max([level.residual for level in levels]))
     return Prediction(arrays, residual, error, n_levels=len(levels))
 
 

@@ -102,7 +102,16 @@ def _certificate(
         notes += ("more marches would not help or not fit: take more steps at a smaller rate, or raise rtol",)
     return Certificate(
         theory="proportional", steps=problem.training.steps, dtype=problem.dtype, wall_time=wall_time,
-        checks={"residual": check_residual(prediction.residual, problem.dtype), "error": Check(prediction.error, rtol)},
+        checks=_checks(prediction, problem, rtol),
         failure=None if stop is None else Status.diverged, notes=notes, left_out=left_out, diagnostics=diagnostics,
         options={name: value for name, value in options.items() if value is not None and value is not False},
     )  # fmt: skip
+
+
+def _checks(prediction: Prediction, problem: Problem, rtol: float) -> dict[str, Check]:
+    """What success rests on; rows that are lost come first."""
+    checks = {"residual": check_residual(prediction.residual, problem.dtype), "error": Check(prediction.error, rtol)}
+    if prediction.diverged_at is None:
+        return checks
+    n_lost = problem.training.steps + 1 - prediction.diverged_at
+    return {"diverged_rows": Check(n_lost, 0, Status.diverged)} | checks
