@@ -66,7 +66,7 @@ def dynamics(
     Error: ``<field>_stderr`` over batches, plus a bias of order 1/paths. The certificate's ``error`` is the largest one of an
     output of a readout, relative to their root mean square at the step where it is largest: the standard error, with
     ``rtol`` also the bias, which a quarter of the paths shows; the change from a coarser quadrature; along a flow also the last
-    change of the extrapolation. It is at most ``rtol``, by default 0.05 for sampled paths and 1e-3 for everything else
+    change of the extrapolation, of every field. It is at most ``rtol``, by default 0.05 for sampled paths and 1e-3 otherwise
     (exact coordinates, quadrature, lazy, closed forms, and their flows), or the status is ``not_converged``: with the ``paths``
     given, with 131072 of them, or after 8 halvings of the rate. ``residual``, below 1e-6, is the loss of orthonormality of the
     directions in which weights are known. ``expansion``, of the perturbative method, is the size of its term of order
