@@ -86,7 +86,7 @@ class Kernels(kit.Experiment[Question]):
         return f"{p.replicates} networks of {sizes}, outputs less the initial ones, extrapolated: 1/N² is left"
 
     def theory(self, question: Question, *, method: str = "full") -> xr.Dataset:
-        """The static and the perturbative theory have no kernels but the NTK; the latter is shown where it fails too."""
+        """The static and the perturbative theory are compared by their NTK; the latter is shown where it fails too."""
         wanted = self.quantities if method in ("full", "independent") else LIGHT
         at = question.at if {"feature_kernel", "gradient_kernel"} & set(wanted) else None
         paths = self.paths if method == "full" else None
