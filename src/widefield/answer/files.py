@@ -13,8 +13,7 @@ from pydantic import TypeAdapter
 
 from widefield.answer.certificate import Certificate, Check, Status
 from widefield.answer.solution import Solution, as_fields
-from widefield.question import activation as activations
-from widefield.question import training as trainings
+from widefield.question.activation import NAMED, Activation, named, unavailable
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.question.teacher import Teacher
@@ -24,18 +23,15 @@ if TYPE_CHECKING:
     import xarray as xr
 
 FORMAT = "widefield-2"
+NOUNS = {"task": Task, "teacher": Teacher, "training": Training}
 
 
 def save(solution: Solution, path: str | os.PathLike) -> Path:
     """Write ``solution`` to ``path``."""
     import xarray as xr
 
-    groups: dict[str, xr.Dataset] = {"/solution": solution.data}
-    for name in ("task", "teacher", "training"):
-        noun = getattr(solution, name)
-        if noun is not None:
-            groups[f"/{name}"] = _as_dataset(noun)
-    tree = xr.DataTree.from_dict(groups)
+    nouns = {f"/{name}": _as_dataset(noun) for name, noun in solution.question.items() if name in NOUNS}
+    tree = xr.DataTree.from_dict({"/solution": solution.data} | nouns)
     tree.attrs = {
         "format": FORMAT,
         "fields": json.dumps([str(name) for name in solution.data.data_vars]),
@@ -94,14 +90,9 @@ def _umask() -> int:
 def _assemble(groups: "dict[str, xr.Dataset]", attrs: dict[Any, Any]) -> Solution:
     names = json.loads(attrs["fields"])
     data = as_fields(groups["solution"], names)[names]
-    return Solution(
-        data,
-        _certificate_from(json.loads(attrs["certificate"])),
-        network_from(json.loads(attrs["network"])),
-        _task_from(groups["task"]) if "task" in groups else None,
-        _teacher_from(groups["teacher"]) if "teacher" in groups else None,
-        _training_from(groups["training"]) if "training" in groups else None,
-    )  # fmt: skip
+    given: dict[str, Any] = {name: _noun_from(kind, groups[name]) for name, kind in NOUNS.items() if name in groups}
+    certificate, network = _certificate_from(json.loads(attrs["certificate"])), network_from(json.loads(attrs["network"]))
+    return Solution(data, certificate, network, **given)
 
 
 def _certificate_dict(certificate: Certificate) -> dict[str, Any]:
@@ -120,7 +111,7 @@ def _certificate_from(stored: dict[str, Any]) -> Certificate:
 def network_dict(network: Network) -> dict[str, Any]:
     """A network as words and numbers; a user's activation as its name and source text."""
     phi = network.activation
-    stored = asdict(replace(network, activation=activations.NAMED["linear"]))
+    stored = asdict(replace(network, activation=NAMED["linear"]))
     stored["activation"] = {
         "name": phi.name, "parameters": phi.parameters, "breaks": phi.breaks, "source": phi.source
     }  # fmt: skip
@@ -131,8 +122,10 @@ def network_from(stored: dict[str, Any]) -> Network:
     """The network that `network_dict` describes."""
     phi = stored["activation"]
     name, parameters, breaks, source = phi["name"], tuple(phi["parameters"]), tuple(phi["breaks"]), phi["source"]
-    known = name in activations.NAMES and not source
-    activation = activations.named(name, parameters) if known else activations.missing(name, breaks, source)
+    if source:
+        activation = Activation(unavailable("activation", name, source), breaks, name, (), source)
+    else:
+        activation = named(name, parameters)
     rest: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items() if k != "activation"}
     return Network(activation=activation, **rest)
 
@@ -153,28 +146,17 @@ def _as_dataset(noun: Task | Teacher | Training) -> "xr.Dataset":
     return data
 
 
-def _stored(data: "xr.Dataset") -> dict[str, Any]:
+def _noun_from(kind: type, data: "xr.Dataset") -> Task | Teacher | Training:
     rest = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(data.attrs["rest"]).items()}
-    return {str(name): data[name].values for name in data.data_vars} | rest
-
-
-def _task_from(data: "xr.Dataset") -> Task:
-    stored = _stored(data)
-    notes = stored.pop("notes")
-    task = Task(**stored)
-    object.__setattr__(task, "notes", notes)
-    return task
-
-
-def _teacher_from(data: "xr.Dataset") -> Teacher:
-    stored = _stored(data)
-    parts = sorted(name for name in stored if name.startswith("spectrum_"))
-    stored["spectrum"] = tuple(stored.pop(name) for name in parts) or None
-    return Teacher(**stored)
-
-
-def _training_from(data: "xr.Dataset") -> Training:
-    stored = _stored(data)
-    if isinstance(stored["loss"], dict):
-        stored["loss"] = trainings.missing_loss(**stored["loss"])
-    return Training(**stored)
+    stored = {str(name): data[name].values for name in data.data_vars} | rest
+    if kind is Task:
+        notes = stored.pop("notes")
+        task = Task(**stored)
+        task._put(notes=notes)  # of the arrays as they were given
+        return task
+    if kind is Teacher:
+        parts = sorted(name for name in stored if name.startswith("spectrum_"))
+        stored["spectrum"] = tuple(stored.pop(name) for name in parts) or None
+    elif isinstance(stored["loss"], dict):
+        stored["loss"] = unavailable("loss", **stored["loss"])
+    return kind(**stored)

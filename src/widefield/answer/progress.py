@@ -29,20 +29,13 @@ def bar(title: str, total: int, shown: bool | None, seconds: float) -> Iterator[
 @contextmanager
 def stages(title: str) -> Iterator[Callable[[int, int, str], None]]:
     """Yields a function to call with how much is done, of how much, and what is under way; shown on a terminal only."""
+    from rich import progress as parts
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
-    words, left = TextColumn("{task.description}"), TextColumn("left")
-    columns = (words, BarColumn(bar_width=24), TaskProgressColumn(), TimeElapsedColumn(), left, TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    console, left = Console(stderr=True), parts.TextColumn("left")
+    columns = (parts.TextColumn("{task.description}"), parts.BarColumn(bar_width=24), parts.TaskProgressColumn())
+    columns += (parts.TimeElapsedColumn(), left, parts.TimeRemainingColumn())
+    with parts.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(title, total=None)
         yield lambda done, total, what: progress.update(
             task, completed=done, total=total, description=f"{title}: {what}"

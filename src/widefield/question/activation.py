@@ -4,7 +4,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -42,17 +42,16 @@ class Activation:
         if not self.name:
             object.__setattr__(self, "name", getattr(self.function, "__name__", "activation"))
         if not self.is_named and not self.source:
-            object.__setattr__(self, "source", _source_of(self.function))
+            object.__setattr__(self, "source", source_of(self.function))
             self._check_elementwise()
 
     def _check_elementwise(self) -> None:
-        probe = np.linspace(-2.0, 2.0, 5).reshape(5, 1)
         try:
             with jax.enable_x64(True):
-                result = jax.eval_shape(self.function, jax.ShapeDtypeStruct(probe.shape, jnp.float64))
-        except Exception as error:
+                result = jax.eval_shape(self.function, jax.ShapeDtypeStruct((5, 1), jnp.float64))
+        except Exception as error:  # whatever a user's function raises
             raise ValueError(f"`function` must accept a JAX array, but {self.name} raised: {error}") from error
-        if getattr(result, "shape", None) != probe.shape:
+        if getattr(result, "shape", None) != (5, 1):
             raise ValueError(f"`function` must act entry by entry, but {self.name} turns shape (5, 1) into {result}.")
 
     def __call__(self, x: Any) -> Any:
@@ -73,19 +72,12 @@ class Activation:
         return f"{self.name}({inside})" if inside else self.name
 
 
-def _source_of(function: Callable) -> str:
+def source_of(function: Callable) -> str:
+    """Source text of a user's function, also of one that was read from a file."""
     try:
-        return inspect.getsource(function).strip()
+        return getattr(function, "source_text", None) or inspect.getsource(function).strip()
     except (OSError, TypeError):
         return repr(function)
-
-
-def _leaky_relu(x, slope):
-    return jnp.where(x > 0, x, slope * x)
-
-
-def _monomial(x, power):
-    return x**power
 
 
 def leaky_relu(slope: float = 0.01) -> Activation:
@@ -95,7 +87,8 @@ def leaky_relu(slope: float = 0.01) -> Activation:
 
 @lru_cache
 def _leaky_relu_of(slope: float) -> Activation:
-    return Activation(partial(_leaky_relu, slope=slope), (0.0,), "leaky_relu", (slope,), is_named=True)
+    function = lambda x: jnp.where(x > 0, x, slope * x)  # noqa: E731
+    return Activation(function, (0.0,), "leaky_relu", (slope,), is_named=True)
 
 
 @lru_cache
@@ -103,77 +96,61 @@ def monomial(power: int) -> Activation:
     r""":math:`x^p` for a whole power :math:`p \ge 1`."""
     if isinstance(power, bool) or int(power) != power or not 1 <= power <= 16:
         raise ValueError(f"`power` must be a whole number from 1 to 16, got {power!r}.")
-    return Activation(partial(_monomial, power=int(power)), (), "monomial", (float(power),), is_named=True)
-
-
-def _linear(x):
-    return x
-
-
-def _relu(x):
-    return jnp.maximum(x, 0)
-
-
-def _gelu(x):
-    return jax.nn.gelu(x, approximate=False)
+    return Activation(lambda x: x ** int(power), (), "monomial", (float(power),), is_named=True)
 
 
 def _rbf(x):
     return jnp.sqrt(2.0).astype(jnp.result_type(x)) * jnp.sin(math.sqrt(2.0) * x + math.pi / 4)
 
 
-def _named(name: str, function: Callable, breaks: tuple[float, ...] = ()) -> Activation:
-    return Activation(function, breaks, name, is_named=True)
-
-
-NAMED: dict[str, Activation] = {
-    "linear": _named("linear", _linear),
-    "relu": _named("relu", _relu, (0.0,)),
-    "leaky_relu": leaky_relu(),
-    "abs": _named("abs", jnp.abs, (0.0,)),
-    "erf": _named("erf", jax.scipy.special.erf),
-    "gelu": _named("gelu", _gelu),
-    "sin": _named("sin", jnp.sin),
-    "cos": _named("cos", jnp.cos),
-    "rbf": _named("rbf", _rbf),
-    "quadratic": _named("quadratic", jnp.square),
-    "exp": _named("exp", jnp.exp),
-    "tanh": _named("tanh", jnp.tanh),
-    "sigmoid": _named("sigmoid", jax.nn.sigmoid),
-    "softplus": _named("softplus", jax.nn.softplus),
-    "silu": _named("silu", jax.nn.silu),
+_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "linear": lambda x: x,
+    "relu": lambda x: jnp.maximum(x, 0),
+    "abs": jnp.abs,
+    "erf": jax.scipy.special.erf,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "sin": jnp.sin,
+    "cos": jnp.cos,
+    "rbf": _rbf,
+    "quadratic": jnp.square,
+    "exp": jnp.exp,
+    "tanh": jnp.tanh,
+    "sigmoid": jax.nn.sigmoid,
+    "softplus": jax.nn.softplus,
+    "silu": jax.nn.silu,
 }
-NAMES = frozenset(NAMED) | {"monomial"}
+_BREAKS = {"relu": (0.0,), "abs": (0.0,)}
+NAMED: dict[str, Activation] = {"leaky_relu": leaky_relu()} | {
+    name: Activation(function, _BREAKS.get(name, ()), name, is_named=True) for name, function in _FUNCTIONS.items()
+}
 
 
 def as_activation(value: str | Activation) -> Activation:
     """The activation meant by a name or an `Activation`."""
     if isinstance(value, Activation):
         return value
-    if isinstance(value, str):
-        if value not in NAMED:
-            names = ", ".join(sorted(NAMED))
-            raise ValueError(f"`activation` must be one of {names}, or a widefield.Activation; got {value!r}.")
-        return NAMED[value]
-    raise ValueError(f"`activation` must be a name or a widefield.Activation(function, breaks=...), got {value!r}.")
+    if not isinstance(value, str) or value not in NAMED:
+        names = ", ".join(sorted(NAMED))
+        raise ValueError(
+            f"`activation` must be one of {names}, or a widefield.Activation(function, breaks=...); got {value!r}."
+        )
+    return NAMED[value]
 
 
 def named(name: str, parameters: tuple[float, ...]) -> Activation:
     """A named activation with its parameters, as a file stores it."""
-    if name == "leaky_relu":
-        return leaky_relu(*parameters)
-    if name == "monomial":
-        return monomial(*map(int, parameters))
-    return NAMED[name]
+    families = {"leaky_relu": leaky_relu, "monomial": lambda power: monomial(int(power))}
+    return families[name](*parameters) if parameters else NAMED[name]
 
 
-def missing(name: str, breaks: tuple[float, ...], source: str) -> Activation:
+def unavailable(kind: str, name: str, source: str) -> Callable[..., Any]:
     """Stands for a user's function read from a file: it prints, and raises if evaluated."""
 
-    def unavailable(x):
+    def function(*arguments):
         raise ValueError(
-            f"The activation {name!r} was saved by name and source text only and cannot be evaluated. "
-            f"Rebuild it with widefield.Activation; its source was:\n{source}"
+            f"The {kind} {name!r} was saved by name and source text only and cannot be evaluated. State it anew; "
+            f"its source was:\n{source}"
         )
 
-    return Activation(unavailable, breaks, name, (), source or "unknown source")
+    function.__name__, function.source_text = name, source or "unknown source"  # type: ignore[attr-defined]
+    return function

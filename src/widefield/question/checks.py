@@ -1,5 +1,6 @@
-"""Checks of what a user passes in. Each raises a `ValueError` that names the argument and what is allowed."""
+"""Checks of what a user passes in; each raises a `ValueError` that names the argument and what is allowed. And nouns."""
 
+import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -7,6 +8,17 @@ import jax
 import numpy as np
 
 Array = np.ndarray
+
+
+class Noun:
+    """What nouns have in common: a frozen dataclass stores what it has checked, and notebooks show what `print` does."""
+
+    def _put(self, **checked: Any) -> None:
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def reject_tracers(**values: Any) -> None:
@@ -54,17 +66,24 @@ def integer(name: str, value: Any, minimum: int) -> int:
     return int(value)
 
 
+def real(name: str, value: Any, allowed: str = "a finite number") -> float:
+    """``value`` as a float, where it is one finite real number."""
+    reject_tracers(**{name: value})
+    try:
+        number = np.asanyarray(float(value) if type(value) is int else value)
+    except (ValueError, OverflowError):  # a ragged list, an integer beyond all floats
+        number = np.asanyarray("no number")
+    if number.ndim or number.dtype.kind not in "fiu" or np.ma.isMaskedArray(number) or not np.isfinite(number):
+        raise ValueError(f"`{name}` must be {allowed}, got {value!r}.")
+    return float(number)
+
+
 def nonnegative(name: str, value: Any, *, positive: bool = False) -> float:
     """``value`` as a finite float that is not negative (or, with ``positive``, larger than zero)."""
-    kind = "positive" if positive else "non-negative"
-    message = f"`{name}` must be a finite {kind} number, got {value!r}."
-    reject_tracers(**{name: value})
-    kind_of = np.asarray(value).dtype.kind if np.ndim(value) == 0 else "O"
-    if kind_of not in "fiu":
-        raise ValueError(message)
-    number = float(value)
-    if not np.isfinite(number) or number < 0 or (positive and number == 0):
-        raise ValueError(message)
+    allowed = f"a finite {'positive' if positive else 'non-negative'} number"
+    number = real(name, value, allowed)
+    if number < 0 or (positive and number == 0):
+        raise ValueError(f"`{name}` must be {allowed}, got {value!r}.")
     return number
 
 
@@ -98,23 +117,6 @@ def per_state(name: str, value: Any, length: int, *, tied: bool, positive: bool 
     if n_dims != 1 or len(value) != length:
         raise ValueError(f"`{name}` must be one number or {length} of them (one per state), got {value!r}.")
     return tuple(nonnegative(f"{name}[{i}]", v, positive=positive) for i, v in enumerate(value))
-
-
-def schedule(name: str, value: Any, steps: int) -> Array:
-    """One positive number per step from a number, an array or a function of the step."""
-    reject_tracers(**{name: value})
-    try:
-        values = np.asarray([value(t) for t in range(steps)] if callable(value) else value)
-    except Exception as error:  # whatever a user's function raises
-        raise ValueError(f"`{name}` must be a function of the step, got {value!r}: {error}.") from error
-    if values.ndim > 1 or values.dtype.kind not in "fiu" or (values.ndim == 1 and len(values) != steps):
-        raise ValueError(
-            f"`{name}` must be a number, {steps} of them (one per step) or a function of the step, got {value!r}."
-        )
-    values = np.broadcast_to(values.astype(float), (steps,))
-    if not np.isfinite(values).all() or (values <= 0).any():
-        raise ValueError(f"`{name}` must be positive and finite, got {values.min():g} … {values.max():g}.")
-    return values
 
 
 def states(supervised: Any) -> tuple[int, ...] | None:

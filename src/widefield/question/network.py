@@ -1,8 +1,6 @@
 """The network: what is random, with which variance, and what is shared across states."""
 
-import html
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +12,7 @@ SHARING = ("tied", "untied")
 
 
 @dataclass(frozen=True)
-class Network:
+class Network(checks.Noun):
     r"""A deep or recurrent network of ``depth`` hidden states with Gaussian parameters.
 
     .. math::  h^a = W^a \varphi(h^{a-1}) + U^a x^a + \xi^a, \qquad f^a = V \varphi(h^a) + \xi^{\rm out}
@@ -42,9 +40,7 @@ class Network:
 
     def __post_init__(self) -> None:
         depth = checks.integer("depth", self.depth, 1)
-        put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
-        put("depth", depth)
-        put("activation", as_activation(self.activation))
+        self._put(depth=depth, activation=as_activation(self.activation))
         for name in ("weights", "biases", "inputs"):
             checks.choice(name, getattr(self, name), SHARING)
         for name, length, sharing in (
@@ -52,23 +48,23 @@ class Network:
             ("input_variance", depth, self.inputs),
             ("bias_variance", depth, self.biases),
         ):
-            put(name, checks.per_state(name, getattr(self, name), length, tied=sharing == "tied"))
+            self._put(**{name: checks.per_state(name, getattr(self, name), length, tied=sharing == "tied")})
         if self.readout_variance is not None:
-            put("readout_variance", checks.nonnegative("readout_variance", self.readout_variance))
+            self._put(readout_variance=checks.nonnegative("readout_variance", self.readout_variance))
         bias = self.bias_variances[-1] if self.readout_bias_variance is None else self.readout_bias_variance
-        put("readout_bias_variance", checks.nonnegative("readout_bias_variance", bias))
-        put("widths", checks.per_state("widths", self.widths, depth, tied=False, positive=True))
-        if isinstance(self.widths, tuple) and len(set(self.widths)) > 1 and "tied" in (self.weights, self.biases):
+        self._put(
+            readout_bias_variance=checks.nonnegative("readout_bias_variance", bias),
+            widths=checks.per_state("widths", self.widths, depth, tied=False, positive=True),
+        )
+        unequal = isinstance(self.widths, tuple) and len(set(self.widths)) > 1
+        if unequal and "tied" in (self.weights, self.biases):
             raise ValueError("`widths` must all be equal when weights or biases are tied across states.")
-        if self.branch is not None:
-            put("branch", checks.nonnegative("branch", self.branch, positive=True))
-            self._check_residual()
-
-    def _check_residual(self) -> None:
-        """Skip connections join states of one width, each with weights of its own."""
+        if self.branch is None:
+            return
+        self._put(branch=checks.nonnegative("branch", self.branch, positive=True))
         if self.weights == "tied":
             raise ValueError("`weights` must be 'untied' in a ResNet (a network with `branch`), got 'tied'.")
-        if len(set(self.relative_widths)) > 1:
+        if unequal:
             raise ValueError(f"`widths` must all be equal in a ResNet (a network with `branch`), got {self.widths}.")
 
     def refuse_branch(self, theory: str) -> None:
@@ -128,13 +124,6 @@ class Network:
             lines.append(f"  widths     {show(self.widths)} relative")
         return "\n".join(lines)
 
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
-
-
-def _network(depth: int, activation: str | Activation, options: dict[str, Any]) -> Network:
-    return Network(depth=depth, activation=as_activation(activation), **options)
-
 
 def DNN(
     depth: int,
@@ -151,8 +140,7 @@ def DNN(
     widths: Variance = 1.0,
 ) -> Network:
     """A deep network: weights and biases drawn anew in each of ``depth`` layers. See `Network` for the keywords."""
-    options = dict(locals())
-    return _network(options.pop("depth"), options.pop("activation"), options)
+    return Network(**locals())
 
 
 def RNN(
@@ -170,8 +158,7 @@ def RNN(
     widths: Variance = 1.0,
 ) -> Network:
     """A recurrent network: one weight matrix for all of ``depth`` time steps. See `Network` for the keywords."""
-    options = dict(locals())
-    return _network(options.pop("depth"), options.pop("activation"), options)
+    return Network(**locals())
 
 
 def ResNet(
@@ -190,6 +177,5 @@ def ResNet(
     widths: Variance = 1.0,
 ) -> Network:
     """A deep network with skip connections: each layer adds ``branch`` times its own. See `Network` for the keywords."""
-    options = dict(locals())
-    options["branch"] = checks.nonnegative("branch", branch, positive=True)
-    return _network(options.pop("depth"), options.pop("activation"), options)
+    checks.nonnegative("branch", branch, positive=True)  # None would make a network without skip connections
+    return Network(**locals())

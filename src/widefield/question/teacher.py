@@ -1,6 +1,5 @@
 """The teacher: random data of the proportional limit, stated by ratios or by a spectrum."""
 
-import html
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ INPUTS = ("first", "same", "sequence")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Teacher:
+class Teacher(checks.Noun):
     r"""Gaussian inputs and a linear target with label noise.
 
     .. math::  y = w_*\cdot x/\sqrt D + \sigma\epsilon, \qquad \alpha = P/D, \qquad \alpha_B = B/D
@@ -37,18 +36,15 @@ class Teacher:
     supervised: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
-        for name in ("data_ratio", "batch_ratio", "samples", "batch"):
-            put(name, checks.ratio(name, getattr(self, name)))
-        put("label_noise", checks.nonnegative("label_noise", self.label_noise))
-        put("spectrum", None if self.spectrum is None else _spectrum(self.spectrum))
-        put("target_overlap", None if self.target_overlap is None else _overlap(self.target_overlap))
-        checks.choice("inputs", self.inputs, INPUTS)
-        put("supervised", checks.states(self.supervised))
-        self._check_counts()
-
-    def _check_counts(self) -> None:
-        """Full batch or online, ratios or counts: one of each."""
+        counts = ("data_ratio", "batch_ratio", "samples", "batch")
+        self._put(
+            **{name: checks.ratio(name, getattr(self, name)) for name in counts},
+            label_noise=checks.nonnegative("label_noise", self.label_noise),
+            spectrum=None if self.spectrum is None else _spectrum(self.spectrum),
+            target_overlap=None if self.target_overlap is None else _overlap(self.target_overlap),
+            inputs=checks.choice("inputs", self.inputs, INPUTS),
+            supervised=checks.states(self.supervised),
+        )
         for fixed, fresh in (("data_ratio", "batch_ratio"), ("samples", "batch")):
             if getattr(self, fixed) is not None and getattr(self, fresh) is not None:
                 raise ValueError(f"Give `{fixed}` (full-batch descent) or `{fresh}` (online descent), not both.")
@@ -77,9 +73,6 @@ class Teacher:
         if self.n_outputs > 1:
             lines.append(f"  outputs    {self.n_outputs} channels")
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def _spectrum(spectrum: Any) -> tuple[np.ndarray, ...]:

@@ -1,7 +1,5 @@
 """The training: how parameters move, stated once for the theories and for finite networks."""
 
-import html
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any
@@ -9,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from widefield.question import checks
+from widefield.question.activation import source_of as source_of
 
 Rate = float | np.ndarray | Callable[[int], float]
 LOSSES = ("squared", "logistic", "cross_entropy")
 
 
 @dataclass(frozen=True, eq=False)
-class Training:
+class Training(checks.Noun):
     r"""Gradient descent for ``steps`` updates with learning rate ``rate``.
 
     .. math::  \theta \leftarrow (1 - \eta\lambda)\theta - \eta\,\gamma_0^2N\,\nabla_\theta\sum\ell(f, y)
@@ -48,19 +47,20 @@ class Training:
     initial_scale: float | Sequence[float] = 1.0
 
     def __post_init__(self) -> None:
-        put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
-        tau = self.momentum_time
-        put("steps", checks.integer("steps", self.steps, 1))
-        put("rate", _rate(self.rate, self.steps))
-        put("richness", checks.nonnegative("richness", self.richness))
-        put("flow", checks.flag("flow", self.flow))
-        put("loss", self.loss if callable(self.loss) else checks.choice("loss", self.loss, LOSSES))
-        put("weight_decay", checks.nonnegative("weight_decay", self.weight_decay))
-        put("momentum_time", None if tau is None else checks.nonnegative("momentum_time", tau, positive=True))
-        put("temperature", checks.nonnegative("temperature", self.temperature))
-        put("batches", None if self.batches is None else _batches(self.batches, self.steps))
-        put("centered", checks.flag("centered", self.centered))
-        put("initial_scale", _initial_scale(self.initial_scale))
+        tau, steps = self.momentum_time, checks.integer("steps", self.steps, 1)
+        self._put(
+            steps=steps,
+            rate=_rate(self.rate, steps),
+            richness=checks.nonnegative("richness", self.richness),
+            flow=checks.flag("flow", self.flow),
+            loss=self.loss if callable(self.loss) else checks.choice("loss", self.loss, LOSSES),
+            weight_decay=checks.nonnegative("weight_decay", self.weight_decay),
+            momentum_time=None if tau is None else checks.nonnegative("momentum_time", tau, positive=True),
+            temperature=checks.nonnegative("temperature", self.temperature),
+            batches=None if self.batches is None else _batches(self.batches, steps),
+            centered=checks.flag("centered", self.centered),
+            initial_scale=_initial_scale(self.initial_scale),
+        )
 
     @property
     def rates(self) -> np.ndarray:
@@ -94,33 +94,33 @@ class Training:
                 )
 
     def __str__(self) -> str:
-        rate = (
-            f"rate {self.rate:g}"
-            if not isinstance(self.rate, np.ndarray)
-            else f"rates {self.rates[0]:g} … {self.rates[-1]:g}"
-        )
-        lines = [f"Training: {self.steps} steps, {rate}, richness {self.richness:g}, {self.loss_name} loss"]
-        shown = {
-            name: getattr(self, name) for name in ("flow", "weight_decay", "momentum_time", "temperature", "centered")
-        }
-        if self.initial_scale != 1.0:
-            shown["initial_scale"] = self.initial_scale
-        said = [f"{name} {value}" for name, value in shown.items() if value]
+        first, last = self.rates[[0, -1]]
+        rate = f"rates {first:g} … {last:g}" if isinstance(self.rate, np.ndarray) else f"rate {first:g}"
+        text = f"Training: {self.steps} steps, {rate}, richness {self.richness:g}, {self.loss_name} loss"
+        shown = ["flow", "weight_decay", "momentum_time", "temperature", "centered"]
+        shown += ["initial_scale"] if self.initial_scale != 1.0 else []
+        said = [f"{name} {getattr(self, name)}" for name in shown if getattr(self, name)]
         if self.batches is not None:
             said.append(f"batches of {np.count_nonzero(self.batches, axis=1).max()} samples at most")
-        return "\n".join(lines + ([f"  with       {', '.join(said)}"] if said else []))
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return f"{text}\n  with       {', '.join(said)}" if said else text
 
 
 def _rate(rate: Any, steps: int) -> float | np.ndarray:
-    rates = checks.schedule("rate", rate, steps)
-    if not callable(rate) and np.ndim(rate) == 0:
-        return float(rates[0])
-    rates = np.array(rates)
+    """One positive number, or one per step."""
+    checks.reject_tracers(rate=rate)
+    try:
+        rates = np.asarray([rate(t) for t in range(steps)] if callable(rate) else rate)
+    except Exception as error:  # whatever a user's function raises
+        raise ValueError(f"`rate` must be a function of the step, got {rate!r}: {error}.") from error
+    if rates.dtype.kind not in "fiu" or rates.shape not in ((), (steps,)):
+        raise ValueError(
+            f"`rate` must be a number, {steps} of them (one per step) or a function of the step, got {rate!r}."
+        )
+    rates = rates.astype(float)
+    if not np.isfinite(rates).all() or (rates <= 0).any():
+        raise ValueError(f"`rate` must be positive and finite, got {rates.min():g} … {rates.max():g}.")
     rates.flags.writeable = False
-    return rates
+    return rates if rates.ndim else float(rates)
 
 
 def _batches(batches: Any, steps: int) -> np.ndarray:
@@ -138,28 +138,3 @@ def _initial_scale(value: Any) -> float | tuple[float, ...]:
     if np.ndim(value) != 1 or len(value) < 2:
         raise ValueError(f"`initial_scale` must be one number, or one per weight matrix, got {value!r}.")
     return tuple(checks.nonnegative(f"initial_scale[{i}]", v, positive=True) for i, v in enumerate(value))
-
-
-def source_of(loss: Callable[..., Any]) -> str:
-    """Source text of a loss, also of one that was read from a file."""
-    known = getattr(loss, "source_text", None)
-    if known is not None:
-        return known
-    try:
-        return inspect.getsource(loss).strip()
-    except (OSError, TypeError):
-        return repr(loss)
-
-
-def missing_loss(name: str, source: str) -> Callable[..., Any]:
-    """Stands for a user's loss read from a file: it prints, and raises if evaluated."""
-
-    def unavailable(f, y):
-        raise ValueError(
-            f"The loss {name!r} was saved by name and source text only and cannot be evaluated. State the training anew; "
-            f"its source was:\n{source}"
-        )
-
-    unavailable.__name__ = name
-    unavailable.source_text = source  # type: ignore[attr-defined]
-    return unavailable
