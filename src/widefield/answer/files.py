@@ -91,7 +91,10 @@ def _assemble(groups: "dict[str, xr.Dataset]", attrs: dict[Any, Any]) -> Solutio
     names = json.loads(attrs["fields"])
     data = as_fields(groups["solution"], names)[names]
     given: dict[str, Any] = {name: _noun_from(kind, groups[name]) for name, kind in NOUNS.items() if name in groups}
-    certificate, network = _certificate_from(json.loads(attrs["certificate"])), network_from(json.loads(attrs["network"]))
+    certificate, network = (
+        _certificate_from(json.loads(attrs["certificate"])),
+        network_from(json.loads(attrs["network"])),
+    )
     return Solution(data, certificate, network, **given)
 
 
