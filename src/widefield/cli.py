@@ -6,12 +6,9 @@ import tempfile
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
-
-if TYPE_CHECKING:
-    from widefield.gallery import Entry
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -62,6 +59,8 @@ def run(
 ) -> int:
     """Make figures: NAME.png, its data NAME.nc and its agreement numbers NAME.json."""
     from widefield import gallery
+    from widefield.answer.certificate import SolveError
+    from widefield.answer.progress import stages
 
     try:
         if not names:
@@ -70,23 +69,15 @@ def run(
         _writable(out)
     except ValueError as error:
         return _complain(str(error), USAGE)
-    failed = [entry.name for entry in entries if not _run_one(entry, full, out)]
-    return FAILED if failed else OK
-
-
-def _run_one(entry: "Entry", full: bool, out: Path) -> bool:
-    """Run an entry and print its table; what can go wrong in a run is told in one line."""
-    from widefield.answer.certificate import SolveError
-    from widefield.answer.progress import stages
-
-    try:
-        with stages(entry.name) as report:
-            result = entry.run(full=full, out=out, report=report)
-    except (SolveError, ValueError, OSError, MemoryError, ImportError) as error:
-        _complain(f"{entry.name} failed: {error}")
-        return False
-    print(f"{entry.title} ({entry.source})\n{result}\n")
-    return True
+    code = OK
+    for entry in entries:
+        try:
+            with stages(entry.name) as report:
+                result = entry.run(full=full, out=out, report=report)
+            print(f"{entry.title} ({entry.source})\n{result}\n")
+        except (SolveError, ValueError, OSError, MemoryError, ImportError) as error:
+            code = _complain(f"{entry.name} failed: {error}")
+    return code
 
 
 def _writable(out: Path) -> None:

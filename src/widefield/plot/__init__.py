@@ -2,17 +2,14 @@
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from widefield.answer.solution import Solution
 from widefield.plot import dynamics, generic, posterior, prior, proportional
 from widefield.plot.style import Figure, Panel, house_style, panels, save
 
-if TYPE_CHECKING:
-    from widefield.answer.solution import Solution
-
 N_COLUMNS = 3
 # what a certificate calls the theory: the panels of its picture; any other theory gets the generic one
-PICTURES: dict[str, Callable[["Solution"], list[Panel]]] = {
+PICTURES: dict[str, Callable[[Solution], list[Panel]]] = {
     "prior": prior.pictures,
     "simulate.prior": prior.pictures,
     "depth_limit": generic.scalars,
@@ -31,7 +28,7 @@ PICTURES: dict[str, Callable[["Solution"], list[Panel]]] = {
 }
 
 
-def solution(solution: "Solution", path: str | os.PathLike | None = None) -> Figure:
+def solution(solution: Solution, path: str | os.PathLike | None = None) -> Figure:
     """Draw what is worth seeing of a solution; a theory without a picture of its own has its fields drawn one by one.
 
     Returns the matplotlib figure; with ``path`` it is also written.
@@ -49,13 +46,9 @@ def solution(solution: "Solution", path: str | os.PathLike | None = None) -> Fig
             panel(ax)
         for ax in axes.flat[len(draw) :]:
             ax.set_axis_off()
-        figure.suptitle(_title(solution), fontsize=10)
+        network = solution.network
+        states = f"{network.depth} state{'s' * (network.depth > 1)}"
+        figure.suptitle(f"{solution.certificate.theory}: {network.kind}, {states}, {network.activation}", fontsize=10)
     if path is not None:
         save(figure, path)
     return figure
-
-
-def _title(solution: "Solution") -> str:
-    network = solution.network
-    states = f"{network.depth} state{'s' * (network.depth > 1)}"
-    return f"{solution.certificate.theory}: {network.kind}, {states}, {network.activation}"

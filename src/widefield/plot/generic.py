@@ -2,58 +2,48 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from widefield.plot.style import SERIES, Panel, matrix, mean, stderr
-
-if TYPE_CHECKING:
-    import xarray as xr
-
-    from widefield.answer.solution import Solution
+from widefield.answer.solution import Solution
+from widefield.plot.style import SERIES, Panel, curve, matrix, mean, stderr
 
 MOST_PANELS = 6
 
 
-def pictures(solution: "Solution") -> list[Panel]:
+def pictures(solution: Solution) -> list[Panel]:
     """A panel with all scalars, then one per field, ``MOST_PANELS`` at most."""
     panels = scalars(solution)
     panels += [partial(_field, field=v, known=e) for v, e in _fields(solution) if _dims(v) and v.dtype.kind in "fiub"]
     return panels[:MOST_PANELS]
 
 
-def scalars(solution: "Solution") -> list[Panel]:
+def scalars(solution: Solution) -> list[Panel]:
     """One panel of text with every field that is a single number or word."""
     lines = {str(field.name): _text(field, error) for field, error in _fields(solution) if not _dims(field)}
     return [partial(_words, lines=lines)] if lines else []
 
 
-def _fields(solution: "Solution") -> Iterator[tuple["xr.DataArray", "xr.DataArray | None"]]:
+def _fields(solution: Solution) -> Iterator[tuple[xr.DataArray, np.ndarray | None]]:
     """Every field, with its standard error where that is a field too."""
     for name, field in solution.data.data_vars.items():
         if field.size and not str(name).endswith("_stderr"):
-            yield field, solution.data.data_vars.get(f"{name}_stderr")
+            known = solution.data.data_vars.get(f"{name}_stderr")
+            yield field, None if known is None else known.values
 
 
-def _dims(field: "xr.DataArray") -> list[str]:
+def _dims(field: xr.DataArray) -> list[str]:
     return [str(dim) for dim in field.dims if dim != "replicate"]
 
 
-def _error(field: "xr.DataArray", known: "xr.DataArray | None") -> np.ndarray:
-    """Standard error over the replicates or, without them, the known one; zero where there is none."""
-    if "replicate" in field.dims:
-        return stderr(field.transpose("replicate", ...).values)
-    return np.zeros(field.shape) if known is None else known.values
-
-
-def _text(field: "xr.DataArray", known: "xr.DataArray | None") -> str:
+def _text(field: xr.DataArray, error: np.ndarray | None) -> str:
     if field.dtype.kind not in "fiub":
         return str(field.values)
-    error = float(_error(field, known))
-    return f"{float(mean(field)):.5g}" + (f" ± {error:.1g}" if error else "")
+    error = stderr(field.values) if "replicate" in field.dims else error
+    return f"{float(mean(field)):.5g}" + (f" ± {float(error):.1g}" if error is not None and error else "")
 
 
 def _words(ax: Axes, lines: dict[str, str]) -> None:
@@ -64,21 +54,16 @@ def _words(ax: Axes, lines: dict[str, str]) -> None:
         ax.text(1.0, height, value, transform=ax.transAxes, va="center", ha="right")
 
 
-def _field(ax: Axes, field: "xr.DataArray", known: "xr.DataArray | None") -> None:
+def _field(ax: Axes, field: xr.DataArray, known: np.ndarray | None) -> None:
     dims, name = _dims(field), str(field.name).replace("_", " ")
     if len(dims) == 1:
-        _curve(ax, field[dims[0]].values, mean(field).values, _error(field, known))
+        x = field[dims[0]].values
+        error = None if "replicate" in field.dims else known
+        curve(ax, x, field, error=error, color=SERIES[0], marker="o" if len(x) == 1 else None)
         ax.set(xlabel=dims[0], ylabel=name, title=name)
+        if x.dtype.kind in "iu":
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         return
     last = mean(field).isel(dict.fromkeys(dims[:-2], -1))
     where = f", last {', '.join(dims[:-2])}" if dims[:-2] else ""
     matrix(ax, last.values.astype(float), f"{name}{where}", name, (dims[-1], dims[-2]))
-
-
-def _curve(ax: Axes, x: np.ndarray, middle: np.ndarray, error: np.ndarray) -> None:
-    """A line (one point: a mark), with a tube of the standard error where there is one."""
-    ax.plot(x, middle, color=SERIES[0], marker="o" if len(x) == 1 else None)
-    if error.any():
-        ax.fill_between(x, middle - error, middle + error, color=SERIES[0], alpha=0.25, linewidth=0)
-    if x.dtype.kind in "iu":
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))

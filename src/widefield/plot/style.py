@@ -5,21 +5,20 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
+import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from widefield.answer.files import write_atomically
 
-if TYPE_CHECKING:
-    import xarray as xr
-
 Panel = Callable[[Axes], None]  # draws itself
 Share = Literal["none", "row", "col"]  # axes with one vertical range
 DPI = 150
+N_CURVES = 3
 N_ANNOTATED = 4
 N_TICKED = 6
 N_WHOLE_TICKS = 12
@@ -74,31 +73,66 @@ def panels(
     return figure, figure.subplots(n_rows, n_columns, squeeze=False, sharey=share)
 
 
-def band(axes: Axes, x: Any, samples: Any, *, kind: str = "other", label: str | None = None, **options: Any) -> None:
-    """Mean over replicates (axis 0) as markers, its standard error as a tube."""
-    samples = np.asarray(samples)
-    mean = samples.mean(axis=0)
-    tube(axes, x, mean, stderr(samples), kind=kind, label=label, **options)
-
-
-def tube(
+def band(
     axes: Axes,
     x: Any,
-    mean: Any,
-    error: Any,
+    samples: Any,
     *,
     kind: str = "other",
     label: str | None = None,
     color: str | None = None,
     marker: str | None = None,
-    line: str = "none",
 ) -> None:
-    """Markers at ``mean`` with a tube of ± ``error`` around them."""
-    color = color or COLORS.get(kind, COLORS["other"])
+    """Mean over replicates (axis 0) as markers, its standard error as a tube."""
+    samples, color = np.asarray(samples), color or COLORS.get(kind, COLORS["other"])
     marker = marker or MARKERS.get(kind, OTHER_MARKER)
-    size = 3.5 if marker == "o" else None
-    axes.plot(x, mean, linestyle=line, marker=marker, markersize=size, color=color, label=label, zorder=3)
-    axes.fill_between(x, mean - error, mean + error, color=color, alpha=0.25, linewidth=0, zorder=1)
+    middle, error, size = samples.mean(axis=0), stderr(samples), 3.5 if marker == "o" else None
+    axes.plot(x, middle, linestyle="none", marker=marker, markersize=size, color=color, label=label, zorder=3)
+    axes.fill_between(x, middle - error, middle + error, color=color, alpha=0.25, linewidth=0, zorder=1)
+
+
+def curve(axes: Axes, x: Any, field: xr.DataArray, *, error: Any = None, log: bool = False, **look: Any) -> None:
+    """A field over its one dim, or its mean over replicates with a tube of the standard error (or of ``error``).
+
+    What is infinite is left out, and on a ``log`` axis what is not positive.
+    """
+    samples = field.transpose("replicate", ...).values if "replicate" in field.dims else field.values[None]
+    finite = np.isfinite(samples).all(axis=0)
+    middle = np.where(finite, samples.mean(axis=0), np.nan)
+    middle = np.where(middle > 0, middle, np.nan) if log else middle
+    (line,) = axes.plot(x, middle, **look)
+    error = stderr(samples) if error is None else error
+    if finite.all() and np.any(error):
+        axes.fill_between(x, middle - error, middle + error, color=line.get_color(), alpha=0.25, linewidth=0)
+
+
+def predictions(
+    axes: Axes, x: np.ndarray, field: xr.DataArray, labels: Any, labeled: Any, name: str, **look: Any
+) -> None:
+    """Outputs of the first samples over ``x`` and, where there are ``labels``, these as crosses at ``labeled``."""
+    for k in range(min(N_CURVES, field.sizes["sample"])):
+        curve(axes, x, field.isel(sample=k), color=SERIES[k], **look)
+        if labels is not None:
+            cross: dict[str, Any] = {"color": SERIES[k], "markersize": 7, "label": None if k else "label"}
+            axes.plot(labeled, labels[k], "x", clip_on=False, **cross)
+    axes.axhline(0, color=COLORS["theory"], linewidth=0.5)
+    shown = "" if field.sizes["sample"] <= N_CURVES else f" (first {N_CURVES} samples)"
+    axes.set(xlabel=name, ylabel="output", title=f"prediction{shown}")
+    axes.legend(loc="best")
+
+
+def diagonal(field: xr.DataArray, dim: str) -> xr.DataArray:
+    """Entries where ``dim`` and its second copy are equal."""
+    same = xr.DataArray(np.arange(field.sizes[dim]), dims=dim)
+    return field.isel({f"{dim}_": same}).drop_vars(f"{dim}_", errors="ignore")
+
+
+def numbered(field: xr.DataArray) -> list[tuple[xr.DataArray, str, str | None]]:
+    """Layers (counted from 1) or states (from 0), each with its color and, unless there are too many, its number."""
+    dim = "state" if "state" in field.dims else "layer"
+    n, first = field.sizes[dim], 0 if dim == "state" else 1
+    labels = [str(first + i) if n <= len(SERIES) else None for i in range(n)]
+    return [(field.isel({dim: i}), SERIES[i % len(SERIES)], label) for i, label in enumerate(labels)]
 
 
 def stderr(samples: Any) -> np.ndarray:
@@ -109,7 +143,7 @@ def stderr(samples: Any) -> np.ndarray:
     return samples.std(axis=0, ddof=1) / np.sqrt(len(samples))
 
 
-def mean(field: "xr.DataArray") -> "xr.DataArray":
+def mean(field: xr.DataArray) -> xr.DataArray:
     """The mean over replicates, where there are any."""
     return field.mean("replicate", keep_attrs=True) if "replicate" in field.dims else field
 
@@ -126,6 +160,7 @@ def matrix(
 
     A ``symbol`` has a color bar. ``limits`` are those of the colors, for images that are to be compared.
     """
+    values = np.where(np.isfinite(values), values, np.nan)
     long = max(values.shape) > 4 * min(values.shape)
     low, high = limits or (None, None)
     aspect: Any = "auto" if long else "equal"
