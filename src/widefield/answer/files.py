@@ -30,7 +30,7 @@ def save(solution: Solution, path: str | os.PathLike) -> Path:
     """Write ``solution`` to ``path``."""
     import xarray as xr
 
-    nouns = {f"/{name}": _as_dataset(noun) for name, noun in solution.question.items() if name in NOUNS}
+    nouns = {f"/{k}": _as_dataset(noun) for k, noun in solution.question.items() if not isinstance(noun, Network)}
     tree = xr.DataTree.from_dict({"/solution": solution.data} | nouns)
     tree.attrs = {
         "format": FORMAT,
@@ -151,7 +151,7 @@ def _as_dataset(noun: Task | Teacher | Training) -> "xr.Dataset":
 
 def _noun_from(kind: type, data: "xr.Dataset") -> Task | Teacher | Training:
     rest = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(data.attrs["rest"]).items()}
-    stored = {str(name): data[name].values for name in data.data_vars} | rest
+    stored: dict[str, Any] = {str(name): data[name].values for name in data.data_vars} | rest
     if kind is Task:
         notes = stored.pop("notes")
         task = Task(**stored)

@@ -32,10 +32,12 @@ def stages(title: str) -> Iterator[Callable[[int, int, str], None]]:
     from rich import progress as parts
     from rich.console import Console
 
-    console, left = Console(stderr=True), parts.TextColumn("left")
-    columns = (parts.TextColumn("{task.description}"), parts.BarColumn(bar_width=24), parts.TaskProgressColumn())
-    columns += (parts.TimeElapsedColumn(), left, parts.TimeRemainingColumn())
-    with parts.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    console = Console(stderr=True)
+    words, shown = parts.TextColumn("{task.description}"), (parts.BarColumn(bar_width=24), parts.TaskProgressColumn())
+    times = parts.TimeElapsedColumn(), parts.TextColumn("left"), parts.TimeRemainingColumn()
+    with parts.Progress(
+        words, *shown, *times, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
         task = progress.add_task(title, total=None)
         yield lambda done, total, what: progress.update(
             task, completed=done, total=total, description=f"{title}: {what}"

@@ -94,13 +94,13 @@ class Task(checks.Noun):
 
     def supervised_states(self, depth: int) -> tuple[int, ...]:
         """The supervised states as indices 0 … depth − 1."""
-        by_state = self.y is not None and self.y.ndim == 3
-        if self.supervised is None and by_state and len(self.y[0]) != depth:
+        n_labeled = self.y.shape[1] if self.y is not None and self.y.ndim == 3 else None
+        if self.supervised is None and n_labeled not in (None, depth):
             raise ValueError(
-                f"`y` has {len(self.y[0])} supervised states, but the network has {depth}; say which with `supervised`."
+                f"`y` has {n_labeled} supervised states, but the network has {depth}; say which with `supervised`."
             )
         if self.supervised is None:
-            return tuple(range(depth)) if by_state else (depth - 1,)
+            return (depth - 1,) if n_labeled is None else tuple(range(depth))
         for s in self.supervised:
             if not -depth <= s < depth:
                 raise ValueError(f"`supervised` must lie in {-depth} … {depth - 1} for depth {depth}, got {s}.")
