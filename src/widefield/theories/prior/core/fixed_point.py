@@ -62,7 +62,7 @@ def find_depth_limit(network: Network) -> DepthLimit:
         after = _next(phi, w, b, LARGEST)
         residual = max(0.0, 1 - after / LARGEST) if math.isfinite(after) else 0.0
     errors = []  # of w<φ²> relative to max(q, 1), and of w<φ'²> relative to max(χ, 1)
-    at = min(q, LARGEST)
+    at = q if math.isfinite(q) else LARGEST
     for orders, scale in (((0, 0), max(at, 1.0)), ((1, 1), 1.0)):
         value, error = _estimate(phi, orders, at, at)
         errors.append(w * error / max(scale, w * abs(value)) if math.isfinite(value) else 0.0)
