@@ -139,7 +139,8 @@ def averages(activation: Activation, C: np.ndarray, gradient: bool) -> tuple[np.
     if gradient:  # sorted back from the pivoted order, to the pairs e ≤ f
         e, f = np.triu_indices(4)
         square = np.zeros((len(C), 4, 4))
-        square[np.arange(len(C))[:, None], order[:, e], order[:, f]] = value
+        batch, first, second = np.arange(len(C))[:, None], order[:, e], order[:, f]
+        square[batch, first, second] = square[batch, second, first] = value
         value = square[:, e, f]
     return value, error
 
