@@ -17,23 +17,22 @@ from widefield.gaussian.arcsine import arc, arcsine, opening
 from widefield.question.activation import Activation
 
 
-def _split(x):
-    """Veltkamp's split of a float into two halves whose products are exact."""
-    big = x * (2.0**27 + 1 if x.dtype == jnp.float64 else 2.0**12 + 1)
-    high = big - (big - x)
-    return high, x - high
+def product_error(a, b, product):
+    """ab − product, exactly, by Veltkamp's split of a float into two halves whose products are exact."""
 
+    def split(x):
+        big = x * (2.0**27 + 1 if x.dtype == jnp.float64 else 2.0**12 + 1)
+        high = big - (big - x)
+        return high, x - high
 
-def _product_error(a, b, product):
-    ah, al = _split(a)
-    bh, bl = _split(b)
+    (ah, al), (bh, bl) = split(a), split(b)
     return ((ah * bh - product) + ah * bl + al * bh) + al * bl
 
 
 def _difference(q, p, c, n):
     """qq' − n c² with the rounding of both products compensated (Dekker); n is a power of two."""
     big, square = q * p, n * (c * c)
-    return (big - square) + (_product_error(q, p, big) - n * _product_error(c, c, c * c))
+    return (big - square) + (product_error(q, p, big) - n * product_error(c, c, c * c))
 
 
 @jax.custom_jvp
@@ -81,7 +80,7 @@ def relu_value(q, p, c, exact=False):
 def _relu_value_jvp(exact, primals, tangents):
     q, p, c = primals
     dq, dp, dc = tangents
-    slope = 0.5 * (relu_curve(q, p, c, exact) * dq + relu_curve(p, q, c, exact) * dp)
+    slope = 0.5 * (relu_curve(q, p, c) * dq + relu_curve(p, q, c) * dp)
     return relu_value(q, p, c, exact), slope + relu_slope(q, p, c, exact) * dc
 
 
@@ -102,9 +101,8 @@ def _relu_slope_jvp(exact, primals, tangents):
     return relu_slope(q, p, c, exact), jnp.where(delta > 0, shift / (2 * math.pi * jnp.where(delta > 0, delta, 1)), 0)
 
 
-def relu_curve(q, p, c, exact=False):
+def relu_curve(q, p, c):
     r""":math:`\langle\delta(a)\,b_+\rangle = \Delta/2\pi q`."""
-    del exact
     return jnp.where(q > 0, jnp.sqrt(determinant(q, p, c)) / (2 * math.pi * jnp.where(q > 0, q, 1)), 0)
 
 
@@ -112,47 +110,29 @@ def _kinked(slope: float, orders: tuple[int, int], q, p, c, exact):
     """slope·x below zero and x above; relu at 0, abs at −1: x·slope + (1 − slope)·relu."""
     if orders[0] < orders[1]:
         return _kinked(slope, orders[::-1], p, q, c, exact)
-    if sum(orders) % 2:
-        return 0.5 * (1 - slope**2) * _relu_odd(orders, q, p, c, exact)
-    jump = (1 - slope) ** 2
+    jump, odd = (1 - slope) ** 2, 0.5 * (1 - slope**2)
+    singular = lambda: 1 / (2 * math.pi * jnp.sqrt(determinant(q, p, c)))  # noqa: E731
     match orders:
         case (0, 0):
             return slope * c + jump * relu_value(q, p, c, exact)
+        case (1, 0):
+            rho, gap = correlation(q, p, c, exact)
+            return odd * (jnp.sqrt(p) * jnp.where(rho < 0, gap, 1 + rho) / math.sqrt(2 * math.pi))
         case (1, 1):
             return slope + jump * relu_slope(q, p, c, exact)
         case (2, 0):
             return jump * relu_curve(q, p, c)
-    return jump * _relu_singular(orders, q, p, c)
-
-
-def _relu_singular(orders: tuple[int, int], q, p, c):
-    r"""Averages with two deltas or a derivative of one, proportional to :math:`1/2\pi\Delta`."""
-    inverse = 1 / (2 * math.pi * jnp.sqrt(determinant(q, p, c)))
-    match orders:
-        case (2, 2):
-            return inverse
-        case (3, 1):
-            return -c / q * inverse
-        case (4, 0):
-            return -_difference(q, p, c, 2) / q**2 * inverse
-    return None
-
-
-def _relu_odd(orders: tuple[int, int], q, p, c, exact):
-    r"""Twice the relu averages of odd total order; every kinked line has the same, times (1 − slope²)/2."""
-    match orders:
-        case (1, 0):
-            rho, gap = correlation(q, p, c, exact)
-            return jnp.sqrt(p) * jnp.where(rho < 0, gap, 1 + rho) / math.sqrt(2 * math.pi)
         case (2, 1):
-            return 1 / jnp.sqrt(2 * math.pi * q) + 0 * (p + c)
+            return odd * (1 / jnp.sqrt(2 * math.pi * q) + 0 * (p + c))
+        case (2, 2):
+            return jump * singular()
         case (3, 0):
-            return -c / q / jnp.sqrt(2 * math.pi * q) + 0 * p
+            return odd * (-c / q / jnp.sqrt(2 * math.pi * q) + 0 * p)
+        case (3, 1):
+            return jump * (-c / q * singular())
+        case (4, 0):
+            return jump * (-_difference(q, p, c, 2) / q**2 * singular())
     return None
-
-
-def _linear(q, p, c):
-    return c + 0 * (q + p)
 
 
 def _erf(q, p, c):
@@ -203,14 +183,6 @@ def _rbf(q, p, c, i=0, j=0):
     return math.sqrt(2.0) ** (i + j) * (near * jnp.exp(2 * c - q - p) + far * jnp.exp(-2 * c - q - p))
 
 
-def _exponential(q, p, c):
-    return jnp.exp(0.5 * (q + p) + c)
-
-
-def _quadratic(q, p, c):
-    return q * p + 2 * c * c
-
-
 def _monomial(power: int, q, p, c):
     """Sum over the Hermite components of x^power."""
     total = jnp.zeros_like(c + q + p)
@@ -222,9 +194,15 @@ def _monomial(power: int, q, p, c):
 
 
 _SMOOTH: dict[str, Callable] = {
-    "linear": _linear, "erf": _erf, "gelu": _gelu, "sin": _sine, "cos": _cosine, "rbf": _rbf, "exp": _exponential,
-    "quadratic": _quadratic,
-}  # fmt: skip
+    "linear": lambda q, p, c: c + 0 * (q + p),
+    "erf": _erf,
+    "gelu": _gelu,
+    "sin": _sine,
+    "cos": _cosine,
+    "rbf": _rbf,
+    "exp": lambda q, p, c: jnp.exp(0.5 * (q + p) + c),
+    "quadratic": lambda q, p, c: q * p + 2 * c * c,
+}
 
 
 def value_function(activation: Activation) -> Callable | None:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from widefield.answer.certificate import SolveError
 from widefield.gaussian import closed, quadrature, rules
 from widefield.question.activation import Activation
 
@@ -110,7 +111,15 @@ class SeriesKernel(AbstractKernel):
             if not self._vanishes((i, j)):
                 table[f"moment_{i}_{j}"] = jnp.sum(weight * (values[i] * values[j]), axis=-1)
         for k in self.orders:
-            table |= self._expand(k, weight * values[k], z, table[f"moment_{k}_{k}"])
+            weighted, norm, terms = weight * values[k], table[f"moment_{k}_{k}"], _terms(self._parity(k))
+            if self.basis is None:
+                coefficients = _project(weighted, z, self.n_terms)[terms]
+            else:
+                coefficients = jnp.moveaxis(weighted @ self.basis[:, terms], -1, 0)
+            # The tail is a difference of rounded numbers: never trust it below a few roundings of the norm.
+            floor = 16 * jnp.finfo(norm.dtype).eps * norm
+            tail = jnp.sqrt(jnp.maximum(norm - jnp.sum(coefficients**2, axis=0), floor))
+            table |= {f"coefficients_{k}": coefficients, f"tail_{k}": jax.lax.stop_gradient(tail)}
         return table
 
     def second_moment(self, q):
@@ -118,7 +127,8 @@ class SeriesKernel(AbstractKernel):
         return jnp.sum(weight * self.activation.function(_root(q)[..., None] * z) ** 2, axis=-1)
 
     def average(self, row, column, c, orders):
-        self._check(orders)
+        if not set(orders) <= set(self.orders):
+            raise ValueError(f"`orders` must be among the derivatives {self.orders} of this kernel, got {orders}.")
         rho, gap = closed.correlation(row["variance"], column["variance"], c)
         rho = rho + 0 * c
         if self._vanishes(orders):
@@ -126,11 +136,18 @@ class SeriesKernel(AbstractKernel):
         same = (gap == 0) & (rho > 0) & (row["variance"] == column["variance"]) & (row["variance"] > 0)
         log_rho = jnp.where(same, -jnp.inf, jnp.log1p(-jnp.minimum(gap, 0.9)))
         n_terms = jnp.clip(jnp.log(CUT) / jnp.max(log_rho), 1, self.n_terms) if self.adaptive else self.n_terms
-        total = self._sum(row, column, rho, orders, n_terms)
+        factors = [(t[f"coefficients_{k}"], _relative_tail(t, k)) for t, k in zip((row, column), orders, strict=True)]
+        (a, tail_a), (b, tail_b) = factors
+        parity = self._parity(orders[0])
+        count = jnp.ceil(n_terms / (2 if parity else 1)).astype(int) + 1 if self.adaptive else None
+        total = _horner_pairs(a, b, rho * rho if parity else rho, count)
+        total = total * rho if parity < 0 else total
         moment = row["moment_{}_{}".format(*sorted(orders))]
         total = jnp.where(same, total + jax.lax.stop_gradient(moment - total), total)
-        error = self._tail(row, column, orders, n_terms) * jnp.exp(n_terms * log_rho) + self._blind(orders)
-        return total, jax.lax.stop_gradient(error)
+        # Fewer terms than all leave a tail of at most the whole norm times ρ^n.
+        tail = jnp.where(n_terms < self.n_terms, 1.0, tail_a * tail_b) if self.adaptive else tail_a * tail_b
+        blind = max(self.unresolved[self.orders.index(k)] for k in orders)
+        return total, jax.lax.stop_gradient(tail * jnp.exp(n_terms * log_rho) + blind)
 
     def moment(self, orders: Orders, q: Array, p: Array, c: Array) -> Array:
         """<φ^(i)(a)φ^(j)(b)> of broadcast variances and covariances, with derivatives by Price's theorem.
@@ -159,10 +176,6 @@ class SeriesKernel(AbstractKernel):
         norm = table[f"moment_{order}_{order}"]
         return jnp.sqrt(jnp.tensordot(k, squares, 1) / jnp.where(norm > 0, norm, 1))
 
-    def _check(self, orders: Orders) -> None:
-        if not set(orders) <= set(self.orders):
-            raise ValueError(f"`orders` must be among the derivatives {self.orders} of this kernel, got {orders}.")
-
     def _parity(self, order: int) -> int:
         return self.parity * (-1) ** order
 
@@ -177,36 +190,54 @@ class SeriesKernel(AbstractKernel):
         in_front = tuple(range(q.ndim))
         return jnp.expand_dims(self.nodes, in_front), jnp.expand_dims(self.weights, in_front)
 
-    def _expand(self, order, weighted, z, norm) -> Table:
-        terms = _terms(self._parity(order))
-        if self.basis is None:
-            coefficients = _project(weighted, z, self.n_terms)[terms]
-        else:
-            coefficients = jnp.moveaxis(weighted @ self.basis[:, terms], -1, 0)
-        # The tail is a difference of rounded numbers: never trust it below a few roundings of the norm.
-        eps = jnp.finfo(norm.dtype).eps
-        tail = jnp.sqrt(jnp.maximum(norm - jnp.sum(coefficients**2, axis=0), 16 * eps * norm))
-        return {f"coefficients_{order}": coefficients, f"tail_{order}": jax.lax.stop_gradient(tail)}
 
-    def _sum(self, row, column, rho, orders, n_terms):
-        a, b = (t[f"coefficients_{k}"] for t, k in zip((row, column), orders, strict=True))
-        parity = self._parity(orders[0])
-        count = jnp.ceil(n_terms / (2 if parity else 1)).astype(int) + 1 if self.adaptive else None
-        total = _horner_pairs(a, b, rho * rho if parity else rho, count)
-        return total * rho if parity < 0 else total
+class RefinedKernel(AbstractKernel):
+    """A series whose doubtful pairs are done again by quadrature: good at any variance, at the cost of those pairs.
 
-    def _tail(self, row, column, orders, n_terms):
-        """√(RR') relative to the scale."""
-        parts = []
-        for table, k in zip((row, column), orders, strict=True):
-            norm = table[f"moment_{k}_{k}"]
-            parts.append(table[f"tail_{k}"] / jnp.sqrt(jnp.where(norm > 0, norm, 1)))
-        tail = parts[0] * parts[1]
-        # Fewer terms than all leave a tail of at most the whole norm times ρ^n.
-        return jnp.where(n_terms < self.n_terms, 1.0, tail) if self.adaptive else tail
+    Runs on concrete arrays only (under `jax.disable_jit`), because which pairs are doubtful depends on values.
+    """
 
-    def _blind(self, orders: Orders) -> float:
-        return max(self.unresolved[self.orders.index(k)] for k in orders)
+    activation: Activation = eqx.field(static=True)
+    series: SeriesKernel
+    rtol: float = eqx.field(static=True)
+
+    def table(self, q):
+        return self.series.table(q)
+
+    def second_moment(self, q):
+        return self.series.second_moment(q)
+
+    def average(self, row, column, c, orders):
+        with jax.disable_jit(False):
+            value, error = _average(self.series, row, column, c, orders)
+            shape = jnp.broadcast_shapes(c.shape, row["variance"].shape, column["variance"].shape)
+            error = np.array(np.broadcast_to(np.asarray(error), shape))
+            doubtful = ~(error <= self.rtol)
+            if not doubtful.any():
+                return value, error
+            pick = lambda v: np.broadcast_to(np.asarray(v), shape)[doubtful]  # noqa: E731
+            value = np.array(value)
+            pairs = pick(row["variance"]), pick(column["variance"]), pick(c)
+            value[doubtful], estimate = quadrature.average(self.activation, orders, *pairs)
+            norms = (pick(t[f"moment_{k}_{k}"]) for t, k in zip((row, column), orders, strict=True))
+            error[doubtful] = estimate / np.sqrt(np.prod(list(norms), axis=0))
+            worst = np.max(error)
+            if not worst <= self.rtol:
+                raise SolveError(
+                    f"Averages of {self.activation} are known only to {worst:.1e} of their scale (asked "
+                    f"rtol={self.rtol:g}). Name every point where the function or its derivative jumps in "
+                    "Activation(breaks=...), lower the variances, or raise rtol."
+                )
+            return jnp.asarray(value), jnp.asarray(error)
+
+
+_average = jax.jit(lambda series, row, column, c, orders: series.average(row, column, c, orders), static_argnums=4)
+
+
+def _relative_tail(table: Table, order: int) -> Array:
+    """√R of each node, relative to its norm."""
+    norm = table[f"moment_{order}_{order}"]
+    return table[f"tail_{order}"] / jnp.sqrt(jnp.where(norm > 0, norm, 1))
 
 
 def _derivative(function: Callable, order: int) -> Callable:
@@ -292,19 +323,19 @@ def series_kernel(
     each pair. Higher derivatives need finer nodes and more terms: both are found for the ``orders`` in use.
     """
     with jax.enable_x64(True):
-        functions = [quadrature.factor(activation, k).function for k in orders]
-        singular = [bool(quadrature.factor(activation, k).deltas) for k in orders]
+        factors = [quadrature.factor(activation, k) for k in orders]
         arrays: Any = [None] * 3
         if activation.breaks:
-            parity, n_terms, changes = 0, SPLIT_TERMS, _split_changes(activation, functions, 2.0**level)
+            parity, n_terms = 0, SPLIT_TERMS
+            changes = [_split_change(activation.breaks, f.function, 2.0**level) for f in factors]
         else:
-            spacing, n_terms, changes = _resolve(functions, 2.0**level)
+            spacing, n_terms, changes = _resolve([f.function for f in factors], 2.0**level)
             z, weight = rules.trapezoid(spacing)
             arrays = [np.ascontiguousarray(a, dtype) for a in (z, weight, rules.hermite_functions(z, n_terms))]
             parity = parity_of(activation)
         unresolved = tuple(
-            math.inf if delta else 0.0 if change < RESOLVED else 4 * change
-            for delta, change in zip(singular, changes, strict=True)
+            math.inf if f.deltas else 0.0 if change < RESOLVED else 4 * change
+            for f, change in zip(factors, changes, strict=True)
         )
         return SeriesKernel(activation, orders, parity, n_terms, adaptive, unresolved, *arrays)
 
@@ -322,7 +353,9 @@ def _resolve(functions: list[Callable], q: float) -> tuple[float, int, list[floa
         for values in (f(math.sqrt(q) * z) for f in functions):
             fine = (weight * values) @ table
             norm = np.sum(weight * values**2)
-            n_terms = max(n_terms, _terms_needed(fine**2, norm))
+            enough = np.flatnonzero(norm - np.cumsum(fine**2) <= 1e-11 * norm)
+            needed = int(enough[0]) + 2 if len(enough) else MAX_TERMS
+            n_terms = max(n_terms, min(MAX_TERMS, 16 * math.ceil(needed / 16)))
             pairs.append((fine - 2 * (weight[::2] * values[::2]) @ table[::2], norm))
         changes = [float(np.linalg.norm(d[:n_terms]) / math.sqrt(norm)) if norm > 0 else 0.0 for d, norm in pairs]
         if max(changes) < RESOLVED:
@@ -330,23 +363,14 @@ def _resolve(functions: list[Callable], q: float) -> tuple[float, int, list[floa
     return spacing, n_terms, changes
 
 
-def _split_changes(activation: Activation, functions: list[Callable], q: float) -> list[float]:
+def _split_change(breaks: tuple[float, ...], function: Callable, q: float) -> float:
     """How much the coefficients on panels split at the breaks change with fewer nodes."""
-    changes = []
-    for function in functions:
-        coefficients = []
-        for n_nodes in (SPLIT_NODES, SPLIT_NODES - 8):
-            z, weight = (np.asarray(a) for a in _split_nodes(activation.breaks, jnp.asarray(q), n_nodes))
-            coefficients.append((weight * function(math.sqrt(q) * z)) @ rules.hermite_functions(z, SPLIT_TERMS))
-        size = np.linalg.norm(coefficients[0])
-        changes.append(float(np.linalg.norm(np.subtract(*coefficients)) / size) if size > 0 else 0.0)
-    return changes
-
-
-def _terms_needed(squares: np.ndarray, norm: float) -> int:
-    enough = np.flatnonzero(norm - np.cumsum(squares) <= 1e-11 * norm)
-    n = int(enough[0]) + 2 if len(enough) else MAX_TERMS
-    return min(MAX_TERMS, 16 * math.ceil(n / 16))
+    coefficients = []
+    for n_nodes in (SPLIT_NODES, SPLIT_NODES - 8):
+        z, weight = (np.asarray(a) for a in _split_nodes(breaks, jnp.asarray(q), n_nodes))
+        coefficients.append((weight * function(math.sqrt(q) * z)) @ rules.hermite_functions(z, SPLIT_TERMS))
+    size = np.linalg.norm(coefficients[0])
+    return float(np.linalg.norm(np.subtract(*coefficients)) / size) if size > 0 else 0.0
 
 
 def kernel_for(

@@ -50,17 +50,18 @@ def derivative(function: Callable, order: int) -> Callable[[np.ndarray], np.ndar
 @lru_cache
 def factor(activation: Activation, order: int) -> Factor:
     """φ^(order) of an activation; raises where a jump of φ^(order−2) would need the derivative of a delta function."""
-    jumps = [(x, _jump(activation, order - 1, x)) for x in activation.breaks] if order else []
-    if order > 1 and any(abs(_jump(activation, k, x)) > 1e-12 for k in range(order - 1) for x in activation.breaks):
+    jumps = [[_jump(activation, k, x) for x in activation.breaks] for k in range(order)]  # of the lower derivatives
+    if any(map(any, jumps[:-1])):
         raise ValueError(
             f"`orders` must be at most {order - 1} for the activation {activation}: it jumps at one of its breaks "
             f"{activation.breaks}, so that the derivative of order {order} holds the derivative of a delta function."
         )
-    deltas = tuple((x, jump) for x, jump in jumps if jump)
+    deltas = tuple((x, jump) for x, jump in zip(activation.breaks, jumps[-1], strict=True) if jump) if order else ()
     return Factor(derivative(activation.function, order), activation.breaks, deltas)
 
 
 def _jump(activation: Activation, order: int, x: float) -> float:
+    """By how much φ^(order) jumps at x; zero where that is rounding."""
     near = 1e-300 if x == 0 else abs(x) * np.finfo(float).eps
     right, left = derivative(activation.function, order)(np.asarray([x + near, x - near]))
     jump = float(right - left)
@@ -70,13 +71,6 @@ def _jump(activation: Activation, order: int, x: float) -> float:
 def _levels(scale: float) -> int:
     """Halvings towards a center, down to a fraction of the 1/scale on which a smooth function changes."""
     return 2 * math.ceil((math.log2(max(scale, 1.0)) + 4) / 2)
-
-
-def _outer_levels(scale: float, kinked: bool, tau: float) -> int:
-    """The same for the outer integral: near ρ = ±1 it sees the kink of the other factor on the scale √(1 − ρ²)."""
-    if not kinked or tau > 0.1:
-        return _levels(scale)
-    return 34 if tau < 1e-3 else max(16, _levels(scale))
 
 
 def _correlation(q: float, p: float, c: float) -> tuple[float, float]:
@@ -97,12 +91,11 @@ def _conditional(g: Factor, mean: np.ndarray, deviation: float, n_nodes: int, le
     return np.sum(weight * g.function(mean[:, None] + deviation * z), axis=-1)
 
 
-def _average(f: Factor, g: Factor, levels: tuple[int, int], n_nodes: int, q, p, rho, tau) -> np.ndarray:
+def _smooth_part(f: Factor, g: Factor, levels: tuple[int, int], n_nodes: int, q, p, rho, tau) -> np.ndarray:
     """<f(a) g(b)> for one pair without delta functions, its absolute size, and what may lie beyond the reach."""
     a, b = math.sqrt(q), math.sqrt(p)
-    first = [x / a for x in f.breaks if a > 0]
-    other = [x / (b * rho) for x in g.breaks if b * rho != 0]
-    z, weight = rules.panels(rules.edges(np.sort(np.asarray([*first, *other] or [0.0])), REACH, levels[0]), n_nodes)
+    centers = [x / a for x in f.breaks if a > 0] + [x / (b * rho) for x in g.breaks if b * rho != 0]
+    z, weight = rules.panels(rules.edges(np.sort(np.asarray(centers or [0.0])), REACH, levels[0]), n_nodes)
     values = f.function(a * z)
     inner = _conditional(g, rho * b * z, b * tau, n_nodes, levels[1])
     edge = np.abs(values[[0, -1]]).max() * math.exp(-0.5 * REACH**2) * np.abs(g.function(b * z[[0, -1]])).max()
@@ -110,7 +103,7 @@ def _average(f: Factor, g: Factor, levels: tuple[int, int], n_nodes: int, q, p, 
     return np.asarray([np.sum(weight * values * inner), size, edge])
 
 
-def _spike(x: float, q: float) -> float:
+def _density(x: float, q: float) -> float:
     """Density at x of a Gaussian of variance q."""
     if q == 0:
         return math.inf if x == 0 else 0.0
@@ -123,7 +116,7 @@ def _spikes(f: Factor, g: Factor, level: int, n_nodes: int, q, p, rho, tau) -> n
     total = size = 0.0
     for one, other, s, t in ((f, g, a, b), (g, f, b, a)):
         for x, jump in one.deltas:
-            mean, weight = rho * t * x / s, jump * _spike(x, s * s)
+            mean, weight = rho * t * x / s, jump * _density(x, s * s)
             near = other.function(mean + t * tau * np.linspace(-4, 4, 9))
             total += weight * float(_conditional(other, np.asarray([mean]), t * tau, n_nodes, level)[0])
             # The density rounds with its exponent, the mean against the width of the conditional density.
@@ -131,7 +124,7 @@ def _spikes(f: Factor, g: Factor, level: int, n_nodes: int, q, p, rho, tau) -> n
             size += abs(weight) * float(np.abs(near).max()) * magnified
     for x, jump in f.deltas:
         for y, other_jump in g.deltas:
-            term = jump * other_jump * _spike(x, q) * _spike(y - rho * b * x / a, p * tau * tau)
+            term = jump * other_jump * _density(x, q) * _density(y - rho * b * x / a, p * tau * tau)
             total += term
             # ρx against y is known to a rounding, which counts on the scale √(1 − ρ²).
             size += abs(term) * (1 + abs(x * y) / max(p * tau * tau, EPS**2))
@@ -141,13 +134,15 @@ def _spikes(f: Factor, g: Factor, level: int, n_nodes: int, q, p, rho, tau) -> n
 def average(activation: Activation, orders: tuple[int, int], q, p, c) -> tuple[np.ndarray, np.ndarray]:
     """Values and error estimates of <φ^(i)(a) φ^(j)(b)> for one-dimensional arrays of pairs."""
     f, g = factor(activation, orders[0]), factor(activation, orders[1])
-    scale = math.sqrt(max(float(np.max(q)), float(np.max(p)), 1e-300))
+    inner = _levels(math.sqrt(max(float(np.max(q)), float(np.max(p)), 1e-300)))
     value, error = np.empty(len(q)), np.empty(len(q))
     for i, triple in enumerate(zip(q, p, c, strict=True)):
         pair = (float(q[i]), float(p[i]), *_correlation(*map(float, triple)))
-        levels = _outer_levels(scale, bool(activation.breaks), pair[-1]), _levels(scale)
-        coarse, fine = (_average(f, g, levels, n, *pair) for n in NODES)
-        spikes, more = (_spikes(f, g, levels[1], n, *pair) for n in reversed(NODES))
+        # Near ρ = ±1 the outer integrand sees the kink of the other factor on the scale √(1 − ρ²).
+        near_kink = 34 if pair[-1] < 1e-3 else max(16, inner)
+        outer = near_kink if activation.breaks and pair[-1] <= 0.1 else inner
+        coarse, fine = (_smooth_part(f, g, (outer, inner), n, *pair) for n in NODES)
+        spikes, more = (_spikes(f, g, inner, n, *pair) for n in reversed(NODES))
         value[i] = fine[0] + spikes[0]
         error[i] = abs(fine[0] - coarse[0]) + abs(spikes[0] - more[0]) + fine[2] + 32 * EPS * (fine[1] + spikes[1])
     return value, error

@@ -23,6 +23,7 @@ PHASES = {
     "cos": (1.0, 0.0, 1.0),
     "rbf": (math.sqrt(2), -0.25 * math.pi, math.sqrt(2)),
 }
+ELEMENTARY = ("linear", "exp", *PHASES)
 
 
 @x64
@@ -35,18 +36,7 @@ def fourth_moment(activation: str | Activation, covariance: Any) -> tuple[np.nda
     Error: estimated by refinement, plus roundings; absolute.
     Limits: an activation with breaks other than relu's converges slowly on the grid, which its error shows.
     """
-    activation, C = as_activation(activation), _covariances(covariance)
-    name = activation.name if activation.is_named else ""
-    slope = kink_slope(activation)
-    if slope is not None:
-        return kinked(C, slope)[:2]
-    if name == "erf":
-        return erf_moment(C)
-    if name in ("linear", "exp", *PHASES):
-        value = _elementary(name, C)[0]
-        return value, 64 * EPS * (1 + np.abs(C).sum(axis=(1, 2))) * np.abs(value) + 64 * EPS * _size(name, C)
-    value, error = quartic_grid.averages(activation, C, gradient=False)
-    return value[:, 0], error[:, 0]
+    return _moments(as_activation(activation), _covariances(covariance))
 
 
 @x64
@@ -62,37 +52,51 @@ def fourth_moment_gradient(activation: str | Activation, covariance: Any) -> np.
     have the gradient of coinciding ones to O(α); nodes of zero variance are given gradient 0. Other activations with a
     break are refused: their derivatives hold delta functions.
     """
+    return _gradients(as_activation(activation), _covariances(covariance))
+
+
+@x64
+def fourth_moment_and_gradient(
+    activation: str | Activation, covariance: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values, errors and gradients at once: relu and its kin make all three from one integral."""
     activation, C = as_activation(activation), _covariances(covariance)
-    name = activation.name if activation.is_named else ""
     slope = kink_slope(activation)
+    return kinked(C, slope) if slope is not None else (*_moments(activation, C), _gradients(activation, C))
+
+
+def _moments(activation: Activation, C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    name, slope = activation.name if activation.is_named else "", kink_slope(activation)
+    if slope is not None:
+        return kinked(C, slope)[:2]
+    if name == "erf":
+        return erf_moment(C)
+    if name in ELEMENTARY:
+        value = _elementary(name, C)[0]
+        # The scale against which a sum of exponentials or of products rounds.
+        size = np.abs(C).max(axis=(1, 2)) ** 2 if name == "linear" else 4.0 if name == "rbf" else 1.0
+        return value, 64 * EPS * (1 + np.abs(C).sum(axis=(1, 2))) * np.abs(value) + 64 * EPS * size
+    value, error = quartic_grid.averages(activation, C, gradient=False)
+    return value[:, 0], error[:, 0]
+
+
+def _gradients(activation: Activation, C: np.ndarray) -> np.ndarray:
+    name, slope = activation.name if activation.is_named else "", kink_slope(activation)
     if slope is not None:
         return kinked(C, slope)[2]
     if name == "erf":
         return erf_gradient(C)
-    if name in ("linear", "exp", *PHASES):
+    if name in ELEMENTARY:
         return _elementary(name, C)[1]
     if any(quadrature.factor(activation, order).deltas for order in (1, 2)):
         raise ValueError(
             f"`activation` must be smooth, relu, leaky_relu or abs for the gradient of four-node averages; {activation} "
             f"has breaks at {activation.breaks}."
         )
-    value, _ = quartic_grid.averages(activation, C, gradient=True)
-    upper = np.triu_indices(4)
+    e, f = np.triu_indices(4)
     G = np.zeros_like(C)
-    G[:, upper[0], upper[1]] = value
-    G[:, upper[1], upper[0]] = value
+    G[:, e, f] = G[:, f, e] = quartic_grid.averages(activation, C, gradient=True)[0]
     return G
-
-
-def fourth_moment_and_gradient(
-    activation: str | Activation, covariance: Any
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values, errors and gradients at once: relu and its kin make all three from one integral."""
-    activation = as_activation(activation)
-    slope = kink_slope(activation)
-    if slope is not None:
-        return kinked(_covariances(covariance), slope)
-    return *fourth_moment(activation, covariance), fourth_moment_gradient(activation, covariance)
 
 
 def _covariances(covariance: Any) -> np.ndarray:
@@ -112,13 +116,6 @@ def _covariances(covariance: Any) -> np.ndarray:
     return 0.5 * (C + C.transpose(0, 2, 1))
 
 
-def _size(name: str, C: np.ndarray) -> np.ndarray:
-    """The scale against which a sum of exponentials or of products rounds."""
-    if name == "linear":
-        return np.abs(C).max(axis=(1, 2)) ** 2
-    return np.full(len(C), 4.0 if name == "rbf" else 1.0)
-
-
 def _elementary(name: str, C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Value and gradient of the linear function (Wick), the exponential, and the sines."""
     G = np.zeros_like(C)
@@ -133,12 +130,8 @@ def _elementary(name: str, C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     value = np.zeros(len(C))
     for code in range(8):
         sign = np.array([1.0, *(1 - 2.0 * (code >> n & 1) for n in range(3))])
-        term = (
-            amplitude**4
-            / 8
-            * math.cos(phase * sign.sum())
-            * np.exp(-0.5 * rate**2 * np.einsum("e,bef,f->b", sign, C, sign))
-        )
+        spread = np.exp(-0.5 * rate**2 * np.einsum("e,bef,f->b", sign, C, sign))
+        term = amplitude**4 / 8 * math.cos(phase * sign.sum()) * spread
         value += term
         G -= rate**2 * term[:, None, None] * sign[:, None] * sign
     return value, G

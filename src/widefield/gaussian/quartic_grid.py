@@ -25,6 +25,7 @@ STEPS = (0.75, 0.53, 0.375, 0.265, 0.19, 0.135)  # of the arguments, finer and f
 STEEP = 0.8  # a slope below this gains no wider step: the density itself must be resolved
 WIDTH = 10  # points of the local interpolation
 TARGET = 1e-10  # of the scale
+BARYCENTRIC = np.array([(-1.0) ** k * math.comb(WIDTH - 1, k) for k in range(WIDTH)])  # weights of equal steps
 BLOCK = 2**13  # nodes summed at a time: one shape to compile
 LARGEST = 2**22  # nodes of one average
 MODES = ((0, 0, 0, 0),)
@@ -53,12 +54,6 @@ def pivoted_cholesky(C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return L, order
 
 
-def _counts(L: np.ndarray, step: float) -> tuple[int, ...]:
-    """Steps from 0 to REACH along every whitened coordinate, none where nothing depends on it."""
-    slope = np.abs(L).max(axis=0)
-    return tuple(math.ceil(REACH * max(s, STEEP) / step) if s > 0 else 0 for s in slope)
-
-
 def _line(count: int) -> tuple[np.ndarray, np.ndarray]:
     if count == 0:
         return np.zeros(1), np.ones(1)
@@ -77,12 +72,6 @@ def _nodes(counts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     block = BLOCK if len(counts) > 1 else 64
     missing = -int(keep.sum()) % block
     return np.pad(grid[keep], ((0, missing), (0, 0))), np.pad(weights[keep], (0, missing))
-
-
-@lru_cache
-def _interpolation() -> np.ndarray:
-    """Barycentric weights of equally spaced points."""
-    return np.array([(-1.0) ** k * math.comb(WIDTH - 1, k) for k in range(WIDTH)])
 
 
 def _derivatives(function, highest: int):
@@ -107,7 +96,7 @@ def _look_up(tables: list[jax.Array], step, x) -> list[jax.Array]:
     first = jnp.clip(jnp.floor(position).astype(int) - WIDTH // 2 + 1, 0, n_points - WIDTH)
     offset = position - first
     total, values = jnp.zeros_like(x), [jnp.zeros_like(x)] * len(tables)
-    for k, weight in enumerate(_interpolation()):
+    for k, weight in enumerate(BARYCENTRIC):
         distance = offset - k
         share = weight / jnp.where(distance == 0, 1e-290, distance)
         total = total + share
@@ -140,18 +129,19 @@ def _rule(activation: Activation, highest: int, n_points: int, L: np.ndarray, co
     return value, max(float(np.prod(moments**0.25)), float(np.abs(value).max()))
 
 
-def _points(size: float) -> int:
-    """Table size for a largest standard deviation: a spacing of at most 0.06."""
-    return 2 * (2 ** math.ceil(math.log2(max(size, 0.25) * (REACH + 1.5) / 0.06)) + WIDTH)
-
-
 def averages(activation: Activation, C: np.ndarray, gradient: bool) -> tuple[np.ndarray, np.ndarray]:
     """Values (batch, 1 or 10) and error estimates of <φφφφ> or of <∂_e∂_f(φφφφ)> with e ≤ f."""
     L, order = pivoted_cholesky(C)
-    n_points = _points(math.sqrt(float(np.einsum("bii->bi", C).max(initial=0.0))))
+    largest = math.sqrt(float(np.einsum("bii->bi", C).max(initial=0.0)))
+    # A table for the largest standard deviation with a spacing of at most 0.06.
+    n_points = 2 * (2 ** math.ceil(math.log2(max(largest, 0.25) * (REACH + 1.5) / 0.06)) + WIDTH)
     value, error = (np.stack(v) for v in zip(*(_refine(activation, gradient, n_points, f) for f in L), strict=True))
-    if gradient:
-        value, error = (_in_order(v, order) for v in (value, error))
+    if gradient:  # sorted back from the pivoted order, to the pairs e ≤ f
+        e, f = np.triu_indices(4)
+        square = np.zeros((len(C), 4, 4))
+        batch, first, second = np.arange(len(C))[:, None], order[:, e], order[:, f]
+        square[batch, first, second] = square[batch, second, first] = value
+        value = square[:, e, f]
     return value, error
 
 
@@ -164,7 +154,8 @@ def _refine(activation: Activation, gradient: bool, n_points: int, L: np.ndarray
     value = np.full(10 if gradient else 1, np.inf)
     before = error = np.inf
     for step in STEPS:
-        counts = _counts(L, step)
+        # Steps from 0 to REACH along every whitened coordinate, none where nothing depends on it.
+        counts = tuple(math.ceil(REACH * max(s, STEEP) / step) if s > 0 else 0 for s in np.abs(L).max(axis=0))
         if math.prod(2 * c + 1 for c in counts[:3]) > LARGEST:
             break
         new, scale = _rule(activation, 2 if gradient else 0, n_points, L, counts)
@@ -175,13 +166,3 @@ def _refine(activation: Activation, gradient: bool, n_points: int, L: np.ndarray
         if error <= TARGET * scale:
             break
     return value, np.full_like(value, error)
-
-
-def _in_order(values: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Second derivatives sorted back from the pivoted order, in the order of the pairs e ≤ f."""
-    upper = np.triu_indices(4)
-    square = np.zeros((len(values), 4, 4))
-    batch = np.arange(len(values))[:, None]
-    square[batch, order[:, upper[0]], order[:, upper[1]]] = values
-    square[batch, order[:, upper[1]], order[:, upper[0]]] = values
-    return square[:, upper[0], upper[1]]

@@ -25,7 +25,6 @@ import numpy as np
 from widefield.gaussian.quartic_sign import EPS, OTHERS, PAIRS, correlations, minor, sign_average
 
 ALMOST = 8 * EPS  # nodes whose difference has less than this share of their variance are the same node
-
 CLOSE = 1e-2  # 1 − ρ² below which the order of conditioning matters
 
 
@@ -63,21 +62,6 @@ def _pair(S: np.ndarray, a: int, b: int) -> np.ndarray:
     return (delta + S[:, a, b] * (0.5 * math.pi + angle)) / (2 * math.pi)
 
 
-def _orthant(S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """<θθθθ> and its error estimate."""
-    rho, gap = correlations(S)
-    value, error = sign_average(S)
-    return (1 + 2 / math.pi * np.arctan2(rho, np.sqrt(gap)).sum(axis=1) + value) / 16, error / 16
-
-
-def _gaps(C: np.ndarray) -> np.ndarray:
-    """1 − ρ² of all pairs, (batch, 4, 4)."""
-    i, j = np.transpose(PAIRS)
-    gap = np.ones_like(C)
-    gap[:, i, j] = gap[:, j, i] = correlations(C)[1]
-    return gap
-
-
 def _given_both(first: np.ndarray, second: np.ndarray, i: int, j: int, gap: np.ndarray) -> np.ndarray:
     """Covariance given nodes i and j from that given i and that given j.
 
@@ -94,9 +78,13 @@ def _given_both(first: np.ndarray, second: np.ndarray, i: int, j: int, gap: np.n
 
 def _distinct(C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """<∂_e∂_f(++++)> where no three nodes coincide, with the error of the orthant probabilities."""
-    P, error = _orthant(C)
+    rho, gaps = correlations(C)
+    signs, error = sign_average(C)
+    P = (1 + 2 / math.pi * np.arctan2(rho, np.sqrt(gaps)).sum(axis=1) + signs) / 16  # <θθθθ>
+    gap = np.ones_like(C)  # 1 − ρ² of all pairs
+    for n, (i, j) in enumerate(PAIRS):
+        gap[:, i, j] = gap[:, j, i] = gaps[:, n]
     given = [_given(C, j) for j in range(4)]
-    gap = _gaps(C)
     both = {(i, j): _given_both(given[i], given[j], i, j, gap) for i, j in PAIRS}
     quadrant = {pair: _quadrant(both[pair], *rest) for pair, rest in zip(PAIRS, OTHERS, strict=True)}
     density = [_density(C[:, j, j]) for j in range(4)]
@@ -117,7 +105,7 @@ def _distinct(C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         S = given[e]
         delta = S[:, x, x] * inner[e][x] * _pair(both[min(e, x), max(e, x)], y, z)
         G[:, e, e] = density[e] * (S[:, x, y] * singles[e, z] + S[:, x, z] * singles[e, y] + delta)
-    return G, error
+    return G, error / 16
 
 
 def _threefold(C: np.ndarray, y: int) -> np.ndarray:

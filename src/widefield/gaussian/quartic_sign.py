@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from widefield.gaussian.closed import _product_error
+from widefield.gaussian.closed import product_error
 from widefield.gaussian.rules import legendre
 
 PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
@@ -26,7 +26,7 @@ CHUNK = 2048  # quadruples at a time
 def minor(a, b, c, d):
     """ab − cd with the rounding of both products compensated (Dekker)."""
     first, second = a * b, c * d
-    return (first - second) + (_product_error(a, b, first) - _product_error(c, d, second))
+    return (first - second) + (product_error(a, b, first) - product_error(c, d, second))
 
 
 def correlations(S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -88,24 +88,18 @@ def sign_average(S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.where(dead, 0.0, np.clip(value, -1.0, 1.0)), np.where(dead, 0.0, error)
 
 
-def _noisy(C: np.ndarray) -> np.ndarray:
-    """C + ½ on the diagonal."""
-    return C + 0.5 * np.eye(4)
-
-
 def erf_moment(C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """<erf erf erf erf> with error estimates."""
-    return sign_average(_noisy(C))
+    return sign_average(C + 0.5 * np.eye(4))
 
 
 def erf_gradient(C: np.ndarray) -> np.ndarray:
     r"""<∂_e∂_f(erf erf erf erf)>: closed off the diagonal, and on it by scale invariance, Σ_f S_ef G_ef = 0."""
-    S = _noisy(C)
+    S = C + 0.5 * np.eye(4)
     rho, gap = correlations(S)
     G = np.zeros_like(S)
     for n, (i, j) in enumerate(PAIRS):
         delta = np.sqrt(gap[:, n] * S[:, i, i] * S[:, j, j])
         G[:, i, j] = G[:, j, i] = 4 / math.pi**2 * _conditional_angle(rho, gap, n) / delta
-    diagonal = -np.einsum("bef,bef->be", S, G) / np.einsum("bee->be", S)
-    G[:, range(4), range(4)] = diagonal
+    G[:, range(4), range(4)] = -np.einsum("bef,bef->be", S, G) / np.einsum("bee->be", S)
     return G

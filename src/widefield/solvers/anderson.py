@@ -67,7 +67,8 @@ class AndersonSolver(optx.AbstractFixedPointSolver):
         image, _ = ravel_pytree(value)
         residual = image - flat
         good = jnp.all(jnp.isfinite(residual))
-        error = jnp.where(good, self._error(residual, image, unravel), jnp.inf)
+        scaled = residual / (self.atol + self.rtol * jnp.abs(image))
+        error = jnp.where(good, self.norm(unravel(scaled)), jnp.inf)
         accepted = self._accept(state, flat, residual, error)
         refused = eqx.tree_at(lambda s: (s.retreats, s.error), state, (state.retreats + 1, error))
         new_state = jax.tree.map(lambda a, b: jnp.where(good, a, b), accepted, refused)
@@ -81,10 +82,6 @@ class AndersonSolver(optx.AbstractFixedPointSolver):
 
     def postprocess(self, fn, y, aux, args, options, state, tags, result) -> tuple[Any, Any, dict[str, Any]]:
         return y, aux, {"relative_error": state.error}
-
-    def _error(self, residual: Array, image: Array, unravel: Callable) -> Array:
-        scale = self.atol + self.rtol * jnp.abs(image)
-        return self.norm(unravel(residual / scale))
 
     def _accept(self, state: AndersonState, y: Array, residual: Array, error: Array) -> AndersonState:
         """The state with one more pair of differences; the oldest pair makes room."""

@@ -36,22 +36,13 @@ class Minimum(NamedTuple):
     products: Array
 
 
-class _Local(NamedTuple):
-    """The function around a point."""
-
-    point: Stack
-    root: Stack
-    value: Array
-    gradient: Stack
-
-
 @jax.custom_jvp
 def inverse(A: Float[Array, "*batch n n"]) -> tuple[Float[Array, "*batch n n"], Float[Array, " *batch"]]:
     """The inverse and the log determinant of positive definite matrices; their derivatives are products alone."""
     L = jnp.linalg.cholesky(A)
     eye = jnp.broadcast_to(jnp.eye(A.shape[-1], dtype=A.dtype), A.shape)
     half = jax.scipy.linalg.solve_triangular(L, eye, lower=True)
-    return _transpose(half) @ half, 2 * jnp.sum(jnp.log(jnp.diagonal(L, axis1=-2, axis2=-1)), axis=-1)
+    return half.mT @ half, 2 * jnp.sum(jnp.log(jnp.diagonal(L, axis1=-2, axis2=-1)), axis=-1)
 
 
 @inverse.defjvp
@@ -61,20 +52,29 @@ def _inverse_jvp(primals, tangents):
     return (B, log_det), (-B @ dA @ B, jnp.sum(B * dA, axis=(-1, -2)))
 
 
-def _no_projection(E, *args):
+class _Local(NamedTuple):
+    """The function around a point, which is ``root`` times its transpose."""
+
+    point: Stack
+    root: Stack
+    value: Array
+    gradient: Stack
+
+
+def _anywhere(E, *args):
+    """No sector: the projection that changes nothing."""
     del args
     return E
 
 
-def _transpose(A):
-    return jnp.swapaxes(A, -1, -2)
+def _symmetric(A):
+    return 0.5 * (A + A.mT)
 
 
 def _local(function, project, S, args) -> _Local:
     L = jnp.linalg.cholesky(S)
     value, G = function(S, *args)
-    g = _transpose(L) @ G @ L
-    return _Local(S, L, value, project(0.5 * (g + _transpose(g)), *args))
+    return _Local(S, L, value, project(_symmetric(L.mT @ G @ L), *args))
 
 
 def _hessian_at(function, project, at: _Local, args) -> Callable[[Stack], Stack]:
@@ -83,29 +83,22 @@ def _hessian_at(function, project, at: _Local, args) -> Callable[[Stack], Stack]
     _, derivative = jax.linearize(lambda S: function(S, *args)[1], at.point)
 
     def product(E):
-        change = _transpose(L) @ derivative(L @ E @ _transpose(L)) @ L + 0.5 * (g @ E + E @ g)
-        return project(0.5 * (change + _transpose(change)), *args)
+        change = L.mT @ derivative(L @ E @ L.mT) @ L + 0.5 * (g @ E + E @ g)
+        return project(_symmetric(change), *args)
 
     return product
 
 
-def _move(at: _Local, E):
-    L = at.root
+def _moved(L, E):
+    """S(E)."""
     eye = jnp.eye(L.shape[-1], dtype=L.dtype)[None]
     # 1 + E + E²/2 = (1 + (1 + E)²)/2
     one = eye + E
-    S = 0.5 * L @ (eye + one @ one) @ _transpose(L)
-    return 0.5 * (S + _transpose(S))
+    return _symmetric(0.5 * L @ (eye + one @ one) @ L.mT)
 
 
 def _dot(A, B):
     return jnp.sum(A * B)
-
-
-def _to_boundary(E, d, radius):
-    """The positive τ at which |E + τd| = radius."""
-    a, b, c = _dot(d, d), _dot(E, d), _dot(E, E) - radius**2
-    return (-b + jnp.sqrt(jnp.maximum(b * b - a * c, 0))) / a
 
 
 def _step(product: Callable, g, radius, max_products):
@@ -117,8 +110,10 @@ def _step(product: Callable, g, radius, max_products):
     norm = jnp.sqrt(_dot(g, g))
     target = norm * jnp.minimum(0.1, norm)
 
-    def go_on(c):
-        return ~c[-1] & (c[4] < max_products)
+    def to_boundary(E, d):
+        """The positive τ at which |E + τd| = radius."""
+        a, b, c = _dot(d, d), _dot(E, d), _dot(E, E) - radius**2
+        return (-b + jnp.sqrt(jnp.maximum(b * b - a * c, 0))) / a
 
     def body(c):
         E, r, d, rr, n, _ = c
@@ -127,14 +122,14 @@ def _step(product: Callable, g, radius, max_products):
         alpha = rr / jnp.where(curvature > 0, curvature, 1)
         ahead = E + alpha * d
         outside = (curvature <= 0) | (_dot(ahead, ahead) >= radius**2)
-        alpha = jnp.where(outside, _to_boundary(E, d, radius), alpha)
+        alpha = jnp.where(outside, to_boundary(E, d), alpha)
         r = r + alpha * Hd
         new = _dot(r, r)
         return E + alpha * d, r, -r + new / rr * d, new, n + 1, outside | (jnp.sqrt(new) <= target)
 
     zero = jnp.zeros_like(g)
     start = (zero, g, -g, norm**2, jnp.zeros((), int), norm == 0)
-    E, r, *_, n, _ = jax.lax.while_loop(go_on, body, start)
+    E, r, *_, n, _ = jax.lax.while_loop(lambda c: ~c[-1] & (c[4] < max_products), body, start)
     return E, -0.5 * _dot(E, g + r), n  # r = g + HE
 
 
@@ -144,7 +139,7 @@ def minimize(
     start: Stack,
     args: tuple = (),
     *,
-    project: Callable = _no_projection,
+    project: Callable = _anywhere,
     tolerance: float = 1e-11,
     radius: float = 0.5,
     max_steps: int = 200,
@@ -156,6 +151,7 @@ def minimize(
     to the boundary. Below the roundings of the value a step counts as good if it lowers the gradient.
     """
     largest = lambda at: jnp.max(jnp.abs(at.gradient), initial=0)  # noqa: E731
+    limit = MAX_RADIUS * np.sqrt(max(1, start.shape[0] * start.shape[1]))
 
     def go_on(c):
         at, radius, n, _ = c
@@ -165,7 +161,7 @@ def minimize(
         at, radius, n, products = c
         product = _hessian_at(function, project, at, args)
         E, predicted, used = _step(product, at.gradient, radius, max_products)
-        new = _local(function, project, _move(at, E), args)
+        new = _local(function, project, _moved(at.root, E), args)
         blind = predicted < 1e-12 * (1 + jnp.abs(at.value))
         ratio = jnp.where(blind, jnp.where(largest(new) < largest(at), 1.0, 0.0), (at.value - new.value) / predicted)
         ratio = jnp.where(jnp.isfinite(new.value) & jnp.isfinite(largest(new)), ratio, -1.0)
@@ -175,7 +171,6 @@ def minimize(
         at = jax.tree.map(lambda a, b: jnp.where(ratio > 0.05, a, b), new, at)
         return at, radius, n + 1, products + used
 
-    limit = MAX_RADIUS * np.sqrt(max(1, start.shape[0] * start.shape[1]))
     first = _local(function, project, start, args)
     zero = jnp.zeros((), int)
     at, _, n, products = jax.lax.while_loop(go_on, body, (first, jnp.asarray(radius, start.dtype), zero, zero))
@@ -198,7 +193,7 @@ def _unpack(vector, shape):
 @partial(jax.jit, static_argnums=0)
 def hessian(function: Callable, S: Stack, args: tuple = ()) -> Float[Array, "unknown unknown"]:
     """The dense Riemannian Hessian over packed symmetric matrices."""
-    product = _hessian_at(function, _no_projection, _local(function, _no_projection, S, args), args)
+    product = _hessian_at(function, _anywhere, _local(function, _anywhere, S, args), args)
     n = S.shape[0] * S.shape[1] * (S.shape[1] + 1) // 2
     return jax.vmap(lambda v: _pack(product(_unpack(v, S.shape))))(jnp.eye(n, dtype=S.dtype))
 
@@ -206,7 +201,7 @@ def hessian(function: Callable, S: Stack, args: tuple = ()) -> Float[Array, "unk
 @partial(jax.jit, static_argnums=(0, 5), donate_argnums=(3, 4))
 def _lanczos(function, S, args, basis, tridiagonal, n_more, first):
     """``n_more`` Lanczos vectors more; ``tridiagonal`` is (diagonal, beside)."""
-    product = _hessian_at(function, _no_projection, _local(function, _no_projection, S, args), args)
+    product = _hessian_at(function, _anywhere, _local(function, _anywhere, S, args), args)
 
     def grow(k, carry):
         basis, (diagonal, beside) = carry
@@ -259,5 +254,4 @@ def smallest_eigenvalue(
 @jax.jit
 def displaced(S: Stack, E: Stack) -> Stack:
     """The point that lies E away from S."""
-    L = jnp.linalg.cholesky(S)
-    return _move(_Local(S, L, jnp.zeros(()), S), E)
+    return _moved(jnp.linalg.cholesky(S), E)

@@ -31,7 +31,13 @@ class Linearization:
             return -np.inf
         if self.matrix is not None:
             return float(np.linalg.eigvals(self.matrix[np.ix_(keep, keep)]).real.max())
-        operator = sparse.LinearOperator((len(keep),) * 2, lambda v: self._push_within(keep, v), dtype=float)
+
+        def push(v: np.ndarray) -> np.ndarray:
+            full = np.zeros(len(self.value))
+            full[keep] = v.ravel()
+            return self.push(full)[keep]
+
+        operator = sparse.LinearOperator((len(keep),) * 2, push, dtype=float)
         return float(sparse.eigs(operator, 1, which="LR", return_eigenvectors=False, tol=1e-6)[0].real)
 
     def solve(self, right: np.ndarray) -> np.ndarray:
@@ -47,11 +53,6 @@ class Linearization:
         """The sign of det(1 − J): it changes where an odd number of real eigenvalues passes 1."""
         assert self.matrix is not None, "a determinant needs the matrix"
         return int(np.linalg.slogdet(np.eye(len(self.value)) - self.matrix)[0])
-
-    def _push_within(self, keep: np.ndarray, v: np.ndarray) -> np.ndarray:
-        full = np.zeros(len(self.value))
-        full[keep] = v.ravel()
-        return self.push(full)[keep]
 
 
 def linearize(function: Map, point: Array, *, dense: int = DENSE) -> Linearization:

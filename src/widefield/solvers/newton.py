@@ -42,23 +42,18 @@ def fixed_point(function: Map, start: Array, tolerance: float, max_steps: int) -
             return FixedPoint(vector, jacobian, False, finite=False)
         if np.abs(off).max() <= tolerance * unit_of(vector):
             return FixedPoint(vector, jacobian, True)
-        ahead, there = _step(function, vector, jacobian, off)
-        if ahead is None and fresh:
+        step = jacobian.solve(off[None])[0]
+        for _ in range(RETREATS):  # shorter, until the residual does not grow
+            ahead = vector + step
+            there = np.asarray(evaluate(function, ahead)) - np.asarray(ahead)
+            better = np.isfinite(there).all() and np.abs(there).max() <= np.abs(off).max()
+            if better:
+                break
+            step = 0.5 * step
+        if not better and fresh:
             break
-        fresh = ahead is None or bool(np.abs(there).max() > SLOW * np.abs(off).max())
-        vector, off = (vector, off) if ahead is None else (ahead, there)
+        fresh = not better or bool(np.abs(there).max() > SLOW * np.abs(off).max())
+        vector, off = (ahead, there) if better else (vector, off)
         if fresh and np.abs(off).max() > tolerance * unit_of(vector):
             jacobian = linearize(function, vector)
     return FixedPoint(vector, jacobian, False)
-
-
-def _step(function: Map, vector: Array, jacobian: Linearization, off: np.ndarray) -> tuple[Array | None, np.ndarray]:
-    """One step, shortened until the residual does not grow; None where no length helps."""
-    step = jacobian.solve(off[None])[0]
-    for _ in range(RETREATS):
-        ahead = vector + step
-        there = np.asarray(evaluate(function, ahead)) - np.asarray(ahead)
-        if np.isfinite(there).all() and np.abs(there).max() <= np.abs(off).max():
-            return ahead, there
-        step = 0.5 * step
-    return None, off

@@ -31,13 +31,20 @@ def condition(
     matrix = K.transpose(0, 2, 1, 3).reshape(s * n, s * n) + noise * np.eye(s * n)
     y = labels.transpose(1, 0, 2).reshape(s * n, -1)
     factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True)
-    _refuse_singular(factor, eps)
+    # The factor of a singular matrix can pass by rounding (of the kernel's own ``eps``); its pivots cannot.
+    pivots = np.diag(factor) ** 2
+    if pivots.min() <= 4 * len(factor) * eps * pivots.max():
+        raise np.linalg.LinAlgError(f"smallest pivot {pivots.min():.1e} against {pivots.max():.1e}")
     whitened = scipy.linalg.solve_triangular(factor, y, lower=True)
     log_determinant = 2 * np.sum(np.log(np.diag(factor)))
     n_outputs = y.shape[1]
     evidence = -0.5 * (np.sum(whitened**2) + n_outputs * (log_determinant + s * n * np.log(2 * np.pi)))
     fields = {"log_evidence": np.asarray(evidence)}
-    residual = _solve_residual(K, noise, factor, whitened, y)
+    # The residual: |(K + noise)α − y| relative to |K + noise||α| + |y|.
+    parts = scipy.linalg.solve_triangular(factor, whitened, lower=True, trans="T").reshape(s, n, -1)
+    left = np.einsum("stij,tjo->sio", K, parts, optimize=True) + noise * parts
+    scale = (np.linalg.norm(K) + noise) * np.linalg.norm(parts) + np.linalg.norm(y)
+    residual = float(np.linalg.norm(left - y.reshape(s, n, -1)) / (scale or 1.0))
     if K_test is None:
         return Regression(fields, residual)
     depth, _, n_test, _ = K_test.shape
@@ -48,20 +55,3 @@ def condition(
         explained = (projected.T @ projected).reshape(depth, n_test, depth, n_test)
         fields["test_covariance"] = K_tests - explained.transpose(0, 2, 1, 3)
     return Regression(fields, residual)
-
-
-def _solve_residual(K: np.ndarray, noise: float, factor: np.ndarray, whitened: np.ndarray, y: np.ndarray) -> float:
-    """|(K + noise)α − y| relative to |K + noise||α| + |y|."""
-    s, _, n, _ = K.shape
-    alpha = scipy.linalg.solve_triangular(factor, whitened, lower=True, trans="T")
-    parts = alpha.reshape(s, n, -1)
-    left = np.einsum("stij,tjo->sio", K, parts, optimize=True) + noise * parts
-    scale = (np.linalg.norm(K) + noise) * np.linalg.norm(alpha) + np.linalg.norm(y)
-    return float(np.linalg.norm(left - y.reshape(s, n, -1)) / (scale or 1.0))
-
-
-def _refuse_singular(factor: np.ndarray, eps: float) -> None:
-    """A Cholesky factor of a singular matrix can pass by rounding (of the kernel's own ``eps``); its pivots cannot."""
-    pivots = np.diag(factor) ** 2
-    if pivots.min() <= 4 * len(factor) * eps * pivots.max():
-        raise np.linalg.LinAlgError(f"smallest pivot {pivots.min():.1e} against {pivots.max():.1e}")

@@ -1,6 +1,7 @@
 """The returned fields put back into the recursion, with averages by quadrature, on a few entries."""
 
 import contextlib
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -28,28 +29,24 @@ def residual(
 
 def _last_state(network, kernel, q, x, fields) -> float:
     """``output`` and ``ntk`` of three pairs: the most and least alike at the input, and a sample with itself."""
-    variances = core.variances_of(network, x.dtype)
     i, j = _choose(x)
     overlap = np.einsum("pad,pad->ap", x[i], x[j]) / x.shape[-1]
     rows, columns = (table(kernel, jnp.asarray(q[:, k])) for k in (i, j))
     refined = isinstance(kernel, RefinedKernel)
     march = core.equal_state_pairs if refined else _pairs_at_all_states
     with jax.disable_jit() if refined else contextlib.nullcontext():
-        marched = march(kernel, variances, rows, columns, jnp.asarray(overlap, x.dtype))
+        marched = march(kernel, core.variances_of(network, x.dtype), rows, columns, jnp.asarray(overlap, x.dtype))
     C, theta, value = (np.asarray(v, float) for v in marched)
     states = sorted({network.depth - 1, int(np.argmax(q.max(axis=1)))})
-    exact, scale = _around(kernel, 0, q[np.ix_(states, i)], q[np.ix_(states, j)], C[states])
-    worst = [_relative(_least(value[states] - exact), scale)]
+    exact, scale = _average(kernel, 0, q[np.ix_(states, i)], q[np.ix_(states, j)], C[states])
+    worst = [_violation(value[states] - exact, scale)]
     v, bias = network.readout_variance, network.readout_bias_variance
-    if v is None or v == 0:
-        return float(np.max(worst))
-    if "output" in fields:
-        off = _least(fields["output"][i, j] - v * exact[:, -1] - bias)
-        worst.append(_relative(off, v * scale[-1] + bias))
-    if "ntk" in fields and fields["ntk"].ndim == 2:
-        slope, size = _around(kernel, 1, q[-1, i], q[-1, j], C[-1])
-        off = _least(fields["ntk"][i, j] - (v * value[-1] + bias + v * slope * theta[-1]))
-        worst.append(_relative(off, v * scale[-1] + bias + v * size * np.abs(theta[-1])))
+    if v and "output" in fields:
+        worst.append(_violation(fields["output"][i, j] - v * exact[:, -1] - bias, v * scale[-1] + bias))
+    if v and "ntk" in fields and fields["ntk"].ndim == 2:
+        slope, size = _average(kernel, 1, q[-1, i], q[-1, j], C[-1])
+        off = fields["ntk"][i, j] - (v * value[-1] + bias + v * slope * theta[-1])
+        worst.append(_violation(off, v * scale[-1] + bias + v * size * np.abs(theta[-1])))
     return float(np.max(worst))
 
 
@@ -59,26 +56,26 @@ def _all_states(network, kernel, q, x, fields) -> float:
     a, b = rng.integers(network.depth, size=(2, N_ENTRIES))
     a[-1], b[-1] = network.depth - 1, max(0, network.depth - 2)
     i, j = rng.integers(len(x), size=(2, N_ENTRIES))
-    hidden = fields["hidden"].astype(float)[a, b, i, j]
+    all_hidden = fields["hidden"].astype(float)
+    hidden, past = all_hidden[a, b, i, j], all_hidden[a - 1, b - 1, i, j]
     weight, source = _right_hand_side(network, x, a, b, i, j)
     before = np.where((a > 0) & (b > 0), weight, 0)
-    past = fields["hidden"].astype(float)[a - 1, b - 1, i, j]
-    average, _ = _around(kernel, 0, q[a - 1, i], q[b - 1, j], past)
+    average, _ = _average(kernel, 0, q[a - 1, i], q[b - 1, j], past)
     size = np.sqrt(q[a, i]) * np.sqrt(q[b, j])
-    worst = [_relative(_least(hidden - source - before * average), size)]
-    value, scale = _around(kernel, 0, q[a, i], q[b, j], hidden)
+    worst = [_violation(hidden - source - before * average, size)]
+    value, scale = _average(kernel, 0, q[a, i], q[b, j], hidden)
     if "feature" in fields:
-        worst.append(_relative(_least(fields["feature"][a, b, i, j] - value), scale))
+        worst.append(_violation(fields["feature"][a, b, i, j] - value, scale))
     v, bias = network.readout_variance, network.readout_bias_variance
     if v and "readout" in fields:
         readout = fields["readout"]
-        worst.append(_relative(_least(readout[a, b, i, j] - v * value - bias), v * scale + bias))
+        worst.append(_violation(readout[a, b, i, j] - v * value - bias, v * scale + bias))
         if "ntk" in fields and fields["ntk"].ndim == 4:
-            slope, steep = _around(kernel, 1, q[a, i], q[b, j], hidden)
+            slope, steep = _average(kernel, 1, q[a, i], q[b, j], hidden)
             earlier = (fields["ntk"] - readout)[a - 1, b - 1, i, j] / v
             expected = readout[a, b, i, j] + v * slope * (hidden + before * earlier)
-            off = _least(fields["ntk"][a, b, i, j] - expected)
-            worst.append(_relative(off, np.abs(expected[0]) + v * steep * size))
+            off = fields["ntk"][a, b, i, j] - expected
+            worst.append(_violation(off, np.abs(expected[0]) + v * steep * size))
     return float(np.max(worst))
 
 
@@ -94,10 +91,6 @@ def _right_hand_side(network, x, a, b, i, j) -> tuple[np.ndarray, np.ndarray]:
     return weight, masks["biases"] * network.bias_variances[a] + inputs
 
 
-def _relative(difference: np.ndarray, scale: np.ndarray) -> float:
-    return float(np.max(np.abs(difference) / np.where(scale > 0, scale, 1)))
-
-
 def _choose(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Indices of the pairs to check."""
     some = np.unique(np.linspace(0, len(x) - 1, 32).astype(int))
@@ -111,27 +104,23 @@ def _choose(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray([0, *some[rows]]), np.asarray([0, *some[columns]])
 
 
-def _around(kernel: AbstractKernel, order: int, q, p, c) -> tuple[np.ndarray, np.ndarray]:
+def _average(kernel: AbstractKernel, order: int, q, p, c) -> tuple[np.ndarray, np.ndarray]:
     """<φ^(k)φ^(k)> by quadrature, stacked for the covariance and some roundings to either side, and its scale.
 
     Where φ^(k) jumps, the average changes like √(1 − ρ) near duplicates: a rounding of C is worth 1e-8 there.
     """
     jumps = quadrature.factor(kernel.activation, order + 1).deltas
     shift = 16 * np.finfo(q.dtype).eps * np.sqrt(q * p)
-    around = [_average(kernel, order, q, p, c + step * shift) for step in ((0, -1, 1) if jumps else (0,))]
-    return np.stack([value for value, _ in around]), around[0][1]
+    average = partial(quadrature.average, kernel.activation, (order, order))
+    norms = [average(*[np.ravel(np.asarray(v, float))] * 3)[0] for v in (q, p)]
+    around = [
+        average(*(np.ravel(np.asarray(v, float)) for v in (q, p, c + step * shift)))[0].reshape(c.shape)
+        for step in ((0, -1, 1) if jumps else (0,))
+    ]
+    return np.stack(around), np.sqrt(norms[0] * norms[1]).reshape(c.shape)
 
 
-def _least(off: np.ndarray) -> np.ndarray:
-    """Distance of zero from the interval that the entries span along the first axis."""
-    return np.maximum(0, np.maximum(off.min(axis=0), -off.max(axis=0)))
-
-
-def _average(kernel: AbstractKernel, order: int, q, p, c) -> tuple[np.ndarray, np.ndarray]:
-    """<φ^(k)φ^(k)> by quadrature, and its scale."""
-    q, p, c = (np.asarray(v, float) for v in (q, p, c))
-    flat = [np.ravel(v) for v in (q, p, c)]
-    orders = order, order
-    exact, _ = quadrature.average(kernel.activation, orders, *flat)
-    norms = [quadrature.average(kernel.activation, orders, v, v, v)[0] for v in flat[:2]]
-    return exact.reshape(c.shape), np.sqrt(norms[0] * norms[1]).reshape(c.shape)
+def _violation(off: np.ndarray, scale: np.ndarray) -> float:
+    """Largest distance of zero from the interval that the entries span along the first axis, relative to ``scale``."""
+    distance = np.maximum(0, np.maximum(off.min(axis=0), -off.max(axis=0)))
+    return float(np.max(distance / np.where(scale > 0, scale, 1)))

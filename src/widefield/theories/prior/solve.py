@@ -13,8 +13,9 @@ from widefield.gaussian import quadrature
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
-from widefield.theories.prior import core, regression
-from widefield.theories.prior.core.blocks import Target
+from widefield.theories.prior import core
+from widefield.theories.prior.core import Target
+from widefield.theories.prior.regression import condition
 from widefield.theories.prior.residual import residual
 
 PAIRS = ("state", "state_", "sample", "sample_")
@@ -61,7 +62,12 @@ def prior(
     Limits: infinite width; finite networks differ at order 1/width, deep relu recurrent ones by much more.
     """
     start = time.perf_counter()
-    _check(network, task)
+    if not isinstance(network, Network):
+        given = type(network).__name__
+        raise ValueError(f"`network` must be a widefield Network such as widefield.RNN(...), got {given}.")
+    network.refuse_branch("prior")
+    if not isinstance(task, Task):
+        raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
     noise = checks.nonnegative("noise", noise)
     kind = working_dtype(dtype)
     default, floor = (1e-10, 1e-12) if kind == np.float64 else (1e-4, 1e-5)
@@ -70,12 +76,23 @@ def prior(
     tests = any(target.samples.stop > task.n_samples for target in needed.values())
     x = task.sequences(network.depth, test=tests).astype(kind)
     matrices = core.fill_matrices(network, x, needed, rtol, progress)
-    fields = {name: (_dims(t), matrices.arrays[name]) for name, t in plan.items() if name not in REGRESSION}
-    verdicts, failure, notes = _verify(network, task, matrices, x, tuple(fields), rtol)
-    wanted = [name for name in plan if name in REGRESSION]
-    if wanted and failure is None and all(check.met for check in verdicts.values()):
-        posterior, verdicts, failure, more = _regress(task, matrices, wanted, noise, verdicts)
-        fields, notes = fields | posterior, (*notes, *more)
+    failure, notes, verdicts = matrices.failure, matrices.notes, {}
+    kernels = {name: matrices.arrays[name] for name in plan if name not in REGRESSION}
+    if failure is None:
+        train = slice(task.n_samples)
+        violation = residual(network, matrices.kernel, matrices.variances[:, train], x[train], kernels)
+        verdicts["residual"] = Check(violation, rtol)
+    if matrices.error is not None:
+        verdicts["error"] = Check(matrices.error, rtol)
+    fields = {name: (PAIRS if plan[name].states else PAIRS[2:], kernel) for name, kernel in kernels.items()}
+    if len(kernels) < len(plan) and failure is None and all(check.met for check in verdicts.values()):
+        try:
+            posterior = condition(*(matrices.arrays.get(name) for name in REGRESSION), task.labels(), noise)
+            verdicts["residual"] = Check(max(violation, posterior.residual), rtol)
+            fields |= {name: (REGRESSION[name], posterior.fields[name]) for name in plan if name in REGRESSION}
+        except np.linalg.LinAlgError as error:
+            failure = Status.not_psd
+            notes = (*notes, f"the training kernel plus noise={noise:g} is not positive definite ({error})")
     certificate = Certificate(
         "prior",
         verdicts,
@@ -88,20 +105,6 @@ def prior(
         left_out=left_out,
     )
     return make_solution(fields, certificate, network, task, throw=throw)
-
-
-def _check(network: Any, task: Any) -> None:
-    if not isinstance(network, Network):
-        raise ValueError(
-            f"`network` must be a widefield Network such as widefield.RNN(...), got {type(network).__name__}."
-        )
-    network.refuse_branch("prior")
-    if not isinstance(task, Task):
-        raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
-
-
-def _dims(target: Target) -> tuple[str, ...]:
-    return PAIRS if target.states else PAIRS[2:]
 
 
 def _plan(
@@ -123,7 +126,12 @@ def _plan(
         "hidden": Target("hidden", every, every, train, train),
         "feature": Target("feature", every, every, train, train),
     }
-    available = [name for name in targets if name not in REGRESSION or _has(task, name)]
+    available = list(targets)
+    if task.y is None or task.x_test is None:
+        available.remove("test_prediction")
+        available.remove("test_covariance")
+    if task.y is None:
+        available.remove("log_evidence")
     if quadrature.factor(network.activation, 1).deltas:  # a jump: the slope is a delta function, the kernel infinite
         available.remove("ntk")
     sizes = {name: 8 * int(np.prod(targets[name].shape)) for name in available}
@@ -133,43 +141,9 @@ def _plan(
             f"Not even `output` ({describe_bytes(sizes['output'])}) fits in {describe_bytes(memory_budget())}."
         )
     plan = {name: targets[name] for name in kept}
-    read = ["log_evidence"] * any(name in REGRESSION for name in kept) + ["test_prediction"] * (
-        "test_covariance" in kept
-    )
-    return plan, plan | {name: targets[name] for name in read}, left_out  # a regression reads K_DD and K_*D
-
-
-def _has(task: Task, name: str) -> bool:
-    return task.y is not None and (name == "log_evidence" or task.x_test is not None)
-
-
-def _verify(
-    network: Network, task: Task, matrices: core.Matrices, x: np.ndarray, names: tuple[str, ...], rtol: float
-) -> tuple[dict[str, Check], Status | None, tuple[str, ...]]:
-    """What the certificate says of the matrices."""
-    n = task.n_samples
-    verdicts = {}
-    if matrices.failure is None:
-        returned = {name: matrices.arrays[name] for name in names}
-        verdicts["residual"] = Check(
-            residual(network, matrices.kernel, matrices.variances[:, :n], x[:n], returned), rtol
-        )
-    if matrices.error is not None:
-        verdicts["error"] = Check(matrices.error, rtol)
-    return verdicts, matrices.failure, matrices.notes
-
-
-def _regress(
-    task: Task, matrices: core.Matrices, wanted: list[str], noise: float, verdicts: dict[str, Check]
-) -> tuple[dict[str, Any], dict[str, Check], Status | None, tuple[str, ...]]:
-    """The fields of the regression, and what it adds to the certificate."""
-    K, K_test, K_tests = (matrices.arrays.get(name) for name in REGRESSION)
-    assert K is not None
-    try:
-        posterior = regression.condition(K, K_test, K_tests, task.labels(), noise)
-    except np.linalg.LinAlgError as error:
-        note = f"the training kernel plus noise={noise:g} is not positive definite ({error})"
-        return {}, verdicts, Status.not_psd, (note,)
-    check = verdicts["residual"]
-    verdicts = verdicts | {"residual": check._replace(value=max(check.value, posterior.residual))}
-    return {name: (REGRESSION[name], posterior.fields[name]) for name in wanted}, verdicts, None, ()
+    needed = dict(plan)  # a regression reads K_DD and K_*D
+    if any(name in REGRESSION for name in kept):
+        needed["log_evidence"] = targets["log_evidence"]
+    if "test_covariance" in kept:
+        needed["test_prediction"] = targets["test_prediction"]
+    return plan, needed, left_out

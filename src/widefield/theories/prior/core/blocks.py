@@ -74,10 +74,7 @@ def _place(array: np.ndarray, target: Target, values: np.ndarray, rows: range, c
     if values.ndim == 4 and target.states is None:
         values = values[-1, -1]
     elif values.ndim == 4:
-        values = _select(_select(values, target.states, 0), target.states_, 1)
+        for axis, states in enumerate((target.states, target.states_)):
+            if states is not None and len(states) < values.shape[axis]:  # all of them without a copy
+                values = np.take(values, states, axis)
     array[..., into[0], into[1]] = values[..., out_of[0], out_of[1]]
-
-
-def _select(values: np.ndarray, states: Sequence[int] | None, axis: int) -> np.ndarray:
-    """Some states along an axis; all of them without a copy."""
-    return values if states is None or len(states) == values.shape[axis] else np.take(values, states, axis)

@@ -54,8 +54,19 @@ def find_depth_limit(network: Network) -> DepthLimit:
     phi, w, b = network.activation, float(np.atleast_1d(network.weight_variance)[0]), float(network.bias_variances[0])
     q0 = float(network.input_variances[0]) + b
     q = fixed_variance(phi, w, b, q0)
-    stable, critical = _stability(phi, w, b, q), critical_weight_variance(phi, b, q0)
-    return DepthLimit(q, *stable[:-1], critical, stable[-1], _residual(phi, w, b, q), _error(phi, w, q))
+    *stability, phase = _stability(phi, w, b, q)
+    critical = critical_weight_variance(phi, b, q0)
+    if math.isfinite(q):
+        residual = abs(_next(phi, w, b, q) - q) / max(q, 1.0)
+    else:
+        after = _next(phi, w, b, LARGEST)
+        residual = max(0.0, 1 - after / LARGEST) if math.isfinite(after) else 0.0
+    errors = []  # of w<φ²> relative to max(q, 1), and of w<φ'²> relative to max(χ, 1)
+    at = q if math.isfinite(q) else LARGEST
+    for orders, scale in (((0, 0), max(at, 1.0)), ((1, 1), 1.0)):
+        value, error = _estimate(phi, orders, at, at)
+        errors.append(w * error / max(scale, w * abs(value)) if math.isfinite(value) else 0.0)
+    return DepthLimit(q, *stability, critical, phase, residual, max(errors))
 
 
 def _estimate(phi: Activation, orders: tuple[int, int], q: float, c: float) -> tuple[float, float]:
@@ -76,24 +87,6 @@ def _average(phi: Activation, orders: tuple[int, int], q: float, c: float) -> fl
 def _next(phi: Activation, w: float, b: float, q: float) -> float:
     with np.errstate(over="ignore"):
         return w * _average(phi, (0, 0), q, q) + b
-
-
-def _residual(phi: Activation, w: float, b: float, q: float) -> float:
-    if math.isfinite(q):
-        return abs(_next(phi, w, b, q) - q) / max(q, 1.0)
-    after = _next(phi, w, b, LARGEST)
-    return max(0.0, 1 - after / LARGEST) if math.isfinite(after) else 0.0
-
-
-def _error(phi: Activation, w: float, q: float) -> float:
-    """Errors of w<φ²> relative to max(q, 1), and of w<φ'²> relative to max(χ, 1)."""
-    if not math.isfinite(q):
-        q = LARGEST
-    errors = []
-    for orders, scale in (((0, 0), max(q, 1.0)), ((1, 1), 1.0)):
-        value, error = _estimate(phi, orders, q, q)
-        errors.append(w * error / max(scale, w * abs(value)) if math.isfinite(value) else 0.0)
-    return max(errors)
 
 
 def fixed_variance(phi: Activation, w: float, b: float, q: float) -> float:

@@ -75,9 +75,8 @@ def _resolve_kernel(network: Network, x: np.ndarray) -> tuple[AbstractKernel, np
         kernel = kernel_for(network.activation, largest, dtype, adaptive=True)
         q = np.asarray(_node_variances(kernel, variances, power, dtype=dtype.name))
         top = float(q.max())
-        if not np.isfinite(top) or top <= largest:
-            return kernel, q
-        if kernel_for(network.activation, top, dtype, adaptive=True) is kernel:
+        enough = not np.isfinite(top) or top <= largest
+        if enough or kernel_for(network.activation, top, dtype, adaptive=True) is kernel:
             return kernel, q
         largest = top
 
@@ -99,7 +98,8 @@ def _fill_blocks(
     pairs = list(tile_pairs(len(x), tile))
     block_of = _block_maker(network, kernel, q, x, tile, whole, tangent)
     refined, worst = None, 0.0
-    with bar("prior", len(pairs), progress, seconds=_seconds(len(x), network.depth, whole)) as advance:
+    seconds = 2e-8 * len(x) ** 2 * network.depth * (network.depth if whole else 1) / 2  # worth showing a bar?
+    with bar("prior", len(pairs), progress, seconds=seconds) as advance:
         for rows, columns in pairs:
             block = block_of(rows, columns, None)
             if not float(block.error) <= rtol and isinstance(kernel, SeriesKernel):
@@ -117,10 +117,11 @@ def _block_maker(
 ) -> Callable[[range, range, RefinedKernel | None], recursion.Block]:
     """A function of two ranges of samples; with a refined kernel it goes through every state in turn, outside of jit."""
     variances, sharing = recursion.variances_of(network, x.dtype), recursion.sharing_of(network)
-    tables = _tables(kernel, q, tile)
+    samples = lambda start: np.minimum(np.arange(start, start + tile), len(x) - 1)  # noqa: E731  padded by repetition
+    tables = [table(kernel, jnp.asarray(q[:, samples(start)])) for start in range(0, len(x), tile)]
 
     def block(rows: range, columns: range, refined: RefinedKernel | None) -> recursion.Block:
-        left, right = (_tile(x, r.start, tile) for r in (rows, columns))
+        left, right = (x[samples(r.start)] for r in (rows, columns))
         pair = tables[rows.start // tile], tables[columns.start // tile]
         overlap = _overlaps(left, right) if whole else _equal_overlaps(left, right)
         options: dict[str, Any] = {"tangent": tangent, "dtype": x.dtype.name}
@@ -133,23 +134,3 @@ def _block_maker(
             return plain(refined, variances, rows=pair[0], columns=pair[1], overlap=overlap, **options)
 
     return block
-
-
-def _tables(kernel: AbstractKernel, q: np.ndarray, tile: int) -> list[dict[str, jax.Array]]:
-    """The kernel's tables at all states, one per tile of samples, the last one padded by repetition."""
-    tables = []
-    for start in range(0, q.shape[1], tile):
-        part = q[:, start : start + tile]
-        tables.append(table(kernel, jnp.asarray(np.pad(part, ((0, 0), (0, tile - part.shape[1])), mode="edge"))))
-    return tables
-
-
-def _tile(x: np.ndarray, start: int, tile: int) -> np.ndarray:
-    """Inputs of one tile, the last one padded by repetition."""
-    part = x[start : start + tile]
-    return np.pad(part, ((0, tile - len(part)), (0, 0), (0, 0)), mode="edge") if len(part) < tile else part
-
-
-def _seconds(n_samples: int, depth: int, whole: bool) -> float:
-    """A rough guess of the run time, to decide whether a progress bar is worth showing."""
-    return 2e-8 * n_samples**2 * depth * (depth if whole else 1) / 2

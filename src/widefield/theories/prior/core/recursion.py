@@ -146,12 +146,6 @@ def equal_state_block(
     require_dtype(dtype, overlap=overlap, weight_variance=variances.weight)
     depth, n_driven = len(variances.weight), len(overlap)
 
-    def source(a):
-        total = variances.bias[a] + jnp.zeros_like(overlap[0])
-        if n_driven == 1:
-            return total
-        return total + jnp.where(a < n_driven, variances.input[a] * overlap[jnp.minimum(a, n_driven - 1)], 0)
-
     def averages(a, C):
         row = {k: v[..., a, :, None] for k, v in rows.items()}
         column = {k: v[..., a, None, :] for k, v in columns.items()}
@@ -162,7 +156,10 @@ def equal_state_block(
         C, earlier, error = carry  # Θ = C + earlier: two outputs that share little work, so neither is computed twice
         value, slope, more = averages(a - 1, C)
         earlier = variances.weight[a] * slope * (C + earlier) if tangent else earlier
-        return source(a) + variances.weight[a] * value, earlier, jnp.maximum(error, jnp.max(more))
+        source = variances.bias[a] + jnp.zeros_like(overlap[0])
+        if n_driven > 1:
+            source += jnp.where(a < n_driven, variances.input[a] * overlap[jnp.minimum(a, n_driven - 1)], 0)
+        return source + variances.weight[a] * value, earlier, jnp.maximum(error, jnp.max(more))
 
     first = variances.bias[0] + variances.input[0] * overlap[0]
     start = first, jnp.zeros_like(first), jnp.zeros((), first.dtype)
