@@ -11,10 +11,10 @@ from widefield.answer.certificate import Certificate, Check
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
 from widefield.theories.finite_width.expansion import TRUSTED
-from widefield.theories.finite_width.untied.layers import feeding_widths
+from widefield.theories.finite_width.untied.recursion import feeding_widths
+from widefield.theories.finite_width.untied.solve import PAIR
 
 SINGULAR = 1e-10  # smallest eigenvalue of a correlation matrix that can still be inverted to some digits
-PAIR = ("layer", "sample", "sample_")
 EPS = float(np.finfo(float).eps)
 Array = np.ndarray
 
@@ -29,8 +29,7 @@ def couplings(
         S = \tfrac12 g^{ab}\sum_{i \le m} z_{ia}z_{ib} - \tfrac18 v^{(ab)(cd)}\sum_{i,j \le m} z_{ia}z_{ib}z_{jc}z_{jd}, \qquad
         g_{ab} = K_{ab} + \tfrac1n\left[G_{ab} - K^{cd}\left(\tfrac m2 V_{(ab)(cd)} + V_{(ac)(bd)}\right)\right]
 
-    Eqs. (finite_width.8), (finite_width.9), (finite_width.10): the couplings run with the number ``m`` of neurons that are
-    kept.
+    Eqs. (finite_width.8), (finite_width.9), (finite_width.10): the couplings run with the number ``m`` of neurons kept.
     Fields over (layer, sample, sample\_, …): ``metric`` :math:`g_{ab}`, ``quadratic`` :math:`g^{ab}` (its inverse to first
     order), ``quartic`` :math:`v^{(ab)(cd)} = V^{(ab)(cd)}/n` with indices raised by the inverse kernel.
 
@@ -57,6 +56,8 @@ def couplings(
         "quartic": ((*PAIR, "sample__", "sample___"), quartic),
     }
     relative = np.einsum("laaaa->la", V) / np.einsum("laa->la", K) ** 2 / n[:, None]
+    relative = m * float(relative.max())
+    notes = (f"beyond the reach of the expansion: m V/(nK²) reaches {relative:.2g}, more than {TRUSTED:g}",)
     error = magnified * max(solution.certificate.error or 0.0, EPS)
     certificate = Certificate(
         "couplings",
@@ -64,7 +65,7 @@ def couplings(
         solution.failure,
         wall_time=time.perf_counter() - start,
         options={"m": int(m), "samples": index, "width": solution.certificate.options["width"], "rtol": rtol},
-        notes=_notes(m, float(relative.max())),
+        notes=notes if relative > TRUSTED else (),
     )
     return make_solution(fields, certificate, solution.network, solution.task, throw=throw)
 
@@ -76,17 +77,17 @@ def _check(solution: Any, m: Any, samples: Any) -> tuple[np.ndarray, list[int]]:
     missing = [name for name in ("kernel", "correction", "vertex") if name not in solution.data]
     if missing:
         raise ValueError(f"`solution` must hold {', '.join(missing)}: name them in `quantities` of finite_width.")
-    sizes = solution.network.sizes(solution.certificate.options["width"])
-    checks.integer("m", m, 1)
-    if m >= min(sizes):
+    width = solution.certificate.options["width"]
+    narrowest = min(solution.network.sizes(width))
+    if checks.integer("m", m, 1) >= narrowest:
         raise ValueError(
-            f"`m` must be well below the width {min(sizes)}: the couplings are an expansion in m/n, got {m}."
+            f"`m` must be well below the width {narrowest}: the couplings are an expansion in m/n, got {m}."
         )
     n_samples = solution.data.sizes["sample"]
     index = list(range(n_samples)) if samples is None else [checks.integer("samples", s, 0) for s in samples]
     if not index or len(set(index)) < len(index) or max(index) >= n_samples:
         raise ValueError(f"`samples` must be different indices 0 … {n_samples - 1}, got {samples!r}.")
-    return feeding_widths(solution.network, sizes), index
+    return feeding_widths(solution.network, width), index
 
 
 def _residual(m: int, K: Array, metric: Array, quartic: Array, G: Array, V: Array, n: Array) -> float:
@@ -114,9 +115,3 @@ def _inverses(K: Array) -> tuple[Array, float]:
             f"eigenvalue of its correlations is {least:.1e}. Leave out duplicate, opposite and zero inputs."
         )
     return np.linalg.inv(K), largest / least
-
-
-def _notes(m: int, relative: float) -> tuple[str, ...]:
-    if m * relative <= TRUSTED:
-        return ()
-    return (f"beyond the reach of the expansion: m V/(nK²) reaches {m * relative:.2g}, more than {TRUSTED:g}",)

@@ -11,7 +11,6 @@ of the whitened :math:`y = L^{-1}z`, :math:`K = LL^{\mathsf T}`, and :math:`G`, 
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -22,7 +21,7 @@ from widefield.answer.certificate import Certificate, Check
 from widefield.answer.solution import Solution, make_solution
 from widefield.gaussian import rules
 from widefield.question import checks
-from widefield.theories.finite_width.untied.layers import feeding_widths
+from widefield.theories.finite_width.untied.recursion import feeding_widths
 
 REACH = 10.0
 LEVELS = 12
@@ -56,9 +55,8 @@ def neuron_average(
     coarse, fine = (0.5 * np.sum(point.correction * m.two) + np.sum(point.vertex * m.four) / 8 for m in moments)
     leading, scale = moments[1].mean, np.sqrt(moments[1].square)
     values = [m.mean + shift / point.n for m, shift in zip(moments, (coarse, fine), strict=True)]
-    fields = _fields(values, leading, fine)
     options = {"function": function, "samples": samples, "layer": layer, "breaks": breaks, "rtol": rtol}
-    return _certified("neuron_average", solution, fields, scale, start, options, throw)
+    return _answer("neuron_average", solution, values, leading, fine, scale, start, throw, options)
 
 
 @x64
@@ -85,28 +83,28 @@ def neuron_covariance(
         left, right = (_moments(f, point, breaks, n) for f in (function, other))
         shifts.append(0.25 * float(np.einsum("ab,abcd,cd->", left.two, point.vertex, right.two)))
         scale = np.sqrt(left.square * right.square) * np.abs(point.vertex).sum() / (2 * point.n)
-    fields = _fields([shift / point.n for shift in shifts], 0.0, shifts[1])
+    values = [shift / point.n for shift in shifts]
     options = {"function": function, "other": other, "samples": samples, "layer": layer, "breaks": breaks, "rtol": rtol}
-    return _certified("neuron_covariance", solution, fields, scale, start, options, throw)
+    return _answer("neuron_covariance", solution, values, 0.0, shifts[1], scale, start, throw, options)
 
 
-def _fields(values: list[float], leading: float, correction: float) -> dict[str, float]:
-    error = abs(values[1] - values[0])
-    return {"value": values[1], "value_error": error, "leading": leading, "correction": correction}
-
-
-def _certified(
+def _answer(
     theory: str,
     solution: Solution,
-    fields: dict[str, float],
+    values: list[float],
+    leading: float,
+    correction: float,
     scale: float,
     start: float,
-    options: dict[str, Any],
     throw: bool,
+    options: dict[str, Any],
 ) -> Solution:
+    """Scalar fields from the ``values`` at two node counts, certified by their difference."""
+    error = abs(values[1] - values[0])
+    fields = {"value": values[1], "value_error": error, "leading": leading, "correction": correction}
     certificate = Certificate(
         theory,
-        {"error": Check(fields["value_error"] / (scale if scale > 0 else 1.0), options["rtol"])},
+        {"error": Check(error / (scale if scale > 0 else 1.0), options["rtol"])},
         solution.failure,
         wall_time=time.perf_counter() - start,
         options={"width": solution.certificate.options["width"]} | options,
@@ -115,8 +113,7 @@ def _certified(
     return make_solution(arrays, certificate, solution.network, solution.task, throw=throw)
 
 
-@dataclass(frozen=True)
-class _Point:
+class Point(NamedTuple):
     """One layer and one or two samples: the Cholesky factor of K, whitened G and V, and the feeding width."""
 
     root: np.ndarray
@@ -125,7 +122,7 @@ class _Point:
     n: float
 
 
-def _point(solution: Any, samples: Sequence[int], layer: int | None) -> _Point:
+def _point(solution: Any, samples: Sequence[int], layer: int | None) -> Point:
     theory = solution.certificate.theory if isinstance(solution, Solution) else type(solution).__name__
     if theory != "finite_width" or "vertex_pairs" not in solution.data or "correction" not in solution.data:
         raise ValueError(
@@ -138,22 +135,17 @@ def _point(solution: Any, samples: Sequence[int], layer: int | None) -> _Point:
     layer = n_layers if layer is None else checks.integer("layer", layer, 1)
     if layer > n_layers:
         raise ValueError(f"`layer` must lie in 1 … {n_layers}, got {layer}.")
-    at = np.ix_(index, index)
-    K, G = (solution.data[name].values[layer - 1][at] for name in ("kernel", "correction"))
+    K, G = (solution.data[name].values[layer - 1][np.ix_(index, index)] for name in ("kernel", "correction"))
     block = solution.data["vertex_pairs"].values[layer - 1][index[0], index[-1]]
     which = np.array([[0, 1], [1, 2]])[: len(index), : len(index)]
     V = block[which[:, :, None, None], which[None, None]]
-    sizes = solution.network.sizes(solution.certificate.options["width"])
-    return _whitened(K, G, V, float(feeding_widths(solution.network, sizes)[layer - 1]))
-
-
-def _whitened(K, G, V, n: float) -> _Point:
     if np.any(np.diag(K) <= 0) or np.linalg.det(K) <= INDEPENDENT**2 * np.prod(np.diag(K)):
         raise ValueError("`samples` must have kernels that are neither zero nor parallel.")
     root = np.linalg.cholesky(K)
     inverse = np.linalg.inv(root)
     V = np.einsum("ae,bf,cg,dh,efgh->abcd", *[inverse] * 4, V)
-    return _Point(root, inverse @ G @ inverse.T, V, n)
+    n = feeding_widths(solution.network, solution.certificate.options["width"])[layer - 1]
+    return Point(root, inverse @ G @ inverse.T, V, float(n))
 
 
 class Moments(NamedTuple):
@@ -165,7 +157,7 @@ class Moments(NamedTuple):
     four: np.ndarray
 
 
-def _moments(function: Callable, point: _Point, breaks: Sequence[float], n_nodes: int) -> Moments:
+def _moments(function: Callable, point: Point, breaks: Sequence[float], n_nodes: int) -> Moments:
     y, weight = _nodes(point.root, np.sort(np.asarray(breaks, float)), n_nodes)
     z = y @ point.root.T
     values = np.asarray(function(*(jnp.asarray(column) for column in z.T)), float)

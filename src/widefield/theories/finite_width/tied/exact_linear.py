@@ -39,17 +39,14 @@ class ExactLinear:
     covariance_coefficients: np.ndarray
 
 
-def _canonical(words: tuple[Word, ...]) -> tuple[Word, ...]:
-    """Cyclic rotations and transposes of a word have the same trace."""
-    best = []
-    for word in words:
-        flipped = tuple(-k for k in reversed(word))
-        best.append(min(w[i:] + w[:i] for w in (word, flipped) for i in range(len(word))) if word else ())
-    return tuple(sorted(best))
-
-
 def _flip(word: Word) -> Word:
     return tuple(-k for k in reversed(word))
+
+
+def _canonical(words: tuple[Word, ...]) -> tuple[Word, ...]:
+    """Cyclic rotations and transposes of a word have the same trace."""
+    turns = lambda word: (w[i:] + w[:i] for w in (word, _flip(word)) for i in range(len(word)))  # noqa: E731
+    return tuple(sorted(min(turns(word), default=()) for word in words))
 
 
 @cache
@@ -82,13 +79,6 @@ def _traces(words: tuple[Word, ...]) -> dict[int, int]:
             elif other == -letter:
                 add((tail + B, *left))
     return total
-
-
-def _product(network: Network, a: int, i: int) -> tuple[Word, float]:
-    """W^a ⋯ W^{i+1} as a word, and the product of the weights' standard deviations."""
-    steps = range(a, i, -1)
-    word = tuple(1 if network.weights == "tied" else s for s in steps)
-    return word, float(np.prod([np.sqrt(network.weight_variances[s - 1]) for s in steps]))
 
 
 def sources(network: Network, task: Task) -> np.ndarray:
@@ -137,11 +127,17 @@ def exact_linear(network: Network, task: Task, width: int) -> ExactLinear:
 
 def _terms(network: Network, B: np.ndarray, a: int, alpha: int, b: int, beta: int):
     """h^a·h^b = Σ_ij u^i (W^{a…i})ᵀ W^{b…j} u^j: the words with their weights and sources."""
+
+    def product(top: int, bottom: int) -> tuple[Word, float]:
+        steps = range(top, bottom, -1)
+        word = tuple(1 if network.weights == "tied" else s for s in steps)
+        return word, float(np.prod([np.sqrt(network.weight_variances[s - 1]) for s in steps]))
+
     result = []
     for i in range(a + 1):
-        left, scale = _product(network, a, i)
+        left, scale = product(a, i)
         for j in range(b + 1):
-            right, more = _product(network, b, j)
+            right, more = product(b, j)
             if scale * more:
                 result.append((_flip(left) + right, scale * more, (i, j, alpha, beta)))
     return result
