@@ -1,6 +1,7 @@
 """What both expansions in 1/n have in common: the question, the interface, and how far the first order can be trusted."""
 
 import abc
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,8 +16,6 @@ MAX_QUARTETS = 3000  # four-point averages (per layer, where weights are untied)
 TRUSTED = 0.3  # of V/(nK²), the variance of a kernel entry relative to its square
 
 Dims = tuple[str, ...]
-Fields = dict[str, tuple[Dims, Any]]
-Checks = dict[str, Check]
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,16 @@ class Question:
 
 
 class Quantity(NamedTuple):
-    """A field that can be asked for: its bytes, and why it is not made by default (empty if it is)."""
+    """A field that can be asked for, and why it is not made by default (empty if it is)."""
 
-    size: int
+    dims: Dims
+    shape: tuple[int, ...]
     expensive: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return 8 * math.prod(self.shape)
 
 
 class ReadoutMoments(NamedTuple):
@@ -62,10 +67,10 @@ class ReadoutMoments(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """Fields with what the certificate says of them; ``readout`` where a regression needs it and nothing failed."""
+    """Fields, none where something failed, with what the certificate says of them; ``readout`` for a regression."""
 
-    fields: Fields
-    checks: Checks = field(default_factory=dict)
+    fields: dict[str, Any]
+    checks: dict[str, Check] = field(default_factory=dict)
     failure: Status | None = None
     coords: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -95,12 +100,7 @@ class AbstractExpansion(abc.ABC):
 
 def quantities_of(dims: Mapping[str, Dims], lengths: Mapping[str, int]) -> dict[str, Quantity]:
     """Quantities from their dims and the lengths of these (copies of an axis end in underscores)."""
-    return {name: Quantity(8 * int(np.prod([lengths[axis.rstrip("_")] for axis in d]))) for name, d in dims.items()}
-
-
-def not_a_number(dims: Mapping[str, Dims], lengths: Mapping[str, int]) -> Fields:
-    """Fields of NaN, where nothing is known."""
-    return {name: (d, np.full([lengths[axis.rstrip("_")] for axis in d], np.nan)) for name, d in dims.items()}
+    return {name: Quantity(d, tuple(lengths[axis.rstrip("_")] for axis in d)) for name, d in dims.items()}
 
 
 def failure_of(error: SolveError | OverflowError) -> Status:
@@ -108,7 +108,7 @@ def failure_of(error: SolveError | OverflowError) -> Status:
     return Status.nonfinite if isinstance(error, OverflowError) else Status.inaccurate
 
 
-def verdict(violation: float | None, error: float, rtol: float) -> tuple[Checks, tuple[str, ...]]:
+def verdict(violation: float | None, error: float, rtol: float) -> tuple[dict[str, Check], tuple[str, ...]]:
     """What success rests on, and notes; ``violation`` of the equations is None where no average could be made again."""
     checks = {"error": Check(error, rtol)}
     if violation is None:

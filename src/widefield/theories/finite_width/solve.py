@@ -13,7 +13,7 @@ from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.finite_width.derived import regression
-from widefield.theories.finite_width.expansion import MAX_QUARTETS, AbstractExpansion, Question, Result
+from widefield.theories.finite_width.expansion import MAX_QUARTETS, AbstractExpansion, Quantity, Question, Result
 from widefield.theories.finite_width.tied.solve import TiedExpansion
 from widefield.theories.finite_width.untied.averages import refuse
 from widefield.theories.finite_width.untied.solve import UntiedExpansion
@@ -37,30 +37,30 @@ def finite_width(
     .. math::  \mathbb{E}\,z_1z_2 = K_{12} + \tfrac1n G_{12} + O(n^{-2}), \qquad
                \mathrm{Cov}(\hat G_{12}, \hat G_{34}) = \tfrac1n V_{(12)(34)} + O(n^{-2})
 
-    Eq. (finite_width.1). Layers are 1 … depth + 1, the last one the readout (absent with ``readout_variance=None``);
-    :math:`n` is the number of neurons that feed the layer, ``network.sizes(width)``. Fields over (layer, sample, …), all that
-    are cheap or those named in ``quantities`` (nothing is computed for the others):
+    Eq. (finite_width.1). Layers are 1 … depth + 1, the last one the readout (absent with ``readout_variance=None``), :math:`n`
+    the number of neurons that feed the layer, ``network.sizes(width)``. Fields over (layer, sample, …), all that are cheap or
+    those named in ``quantities`` (nothing is computed for the others):
 
     - ``kernel`` K, ``correction`` G, ``covariance`` = K + G/n; ``vertex`` V over four samples and ``connected`` = V/n, by
       default up to some thousand different averages; ``kernel_variance`` = V_{(12)(12)}/n, the variance over networks of a
       kernel entry; ``ratio`` (layer,), the largest V_{(11)(11)}/(nK²): the expansion is in this number, which grows with
       depth over width. Beyond 0.3 a note says so; the certificate's diagnostics hold ``trusted_layers`` and the
       ``width_needed`` for all of them;
-    - with untied parameters (Eqs. (finite_width.2), (finite_width.3), (finite_width.4)) also ``vertex_pairs`` (layer,
-      sample, sample\_, pair, pair\_), V over {11, 12, 22} × {11, 12, 22} of all pairs; with ``quadruples`` (rows of four
-      sample indices) ``vertex_quadruples`` (layer, quadruple); ``kurtosis`` = 3V_{(11)(11)}/(nK²), the excess kurtosis of
-      an output; ``neuron_correlation`` = V_{(11)(11)}/(2nK²), the correlation of the squares of two neurons;
-    - with tied ones (Eqs. (finite_width.23), (finite_width.24), (finite_width.26), (finite_width.27)) also, over (state,
-      state\_, sample, sample\_), ``pair_kernel`` C, ``pair_correction`` G1, ``pair_mean`` H1 = n(E[hh] − C) and
-      ``pair_variance`` Vh = n Var(Σ hh/n); on request ``pair_vertex`` (pair, pair\_), V over all pairs of hidden nodes;
-    - with labels, of ``noise`` variance and at any supervised states, the Bayesian regression at order 1/n (Eqs.
+    - untied parameters (Eqs. (finite_width.2), (finite_width.3), (finite_width.4)): ``vertex_pairs`` (layer, sample,
+      sample\_, pair, pair\_), V over {11, 12, 22} of all pairs; with ``quadruples`` (rows of four sample indices)
+      ``vertex_quadruples`` (layer, quadruple); ``kurtosis`` = 3V_{(11)(11)}/(nK²), the excess kurtosis of an output;
+      ``neuron_correlation`` = V_{(11)(11)}/(2nK²), the correlation of the squares of two neurons;
+    - tied ones (Eqs. (finite_width.23), (finite_width.24), (finite_width.26), (finite_width.27)), over (state, state\_,
+      sample, sample\_): ``pair_kernel`` C, ``pair_correction`` G1, ``pair_mean`` H1 = n(E[hh] − C) and ``pair_variance``
+      Vh = n Var(Σ hh/n); on request ``pair_vertex`` (pair, pair\_), V over all pairs of hidden nodes;
+    - labels, of ``noise`` variance and at any supervised states, give the Bayesian regression at order 1/n (Eqs.
       (finite_width.17), (finite_width.18), (finite_width.19)): ``log_evidence`` and, with test inputs, ``test_prediction``
       (state, test, output) and ``test_covariance`` (state, state\_, test, test\_, output, output\_), without noise, all at this
       width, and the coefficient of 1/n of each as ``…_correction``. ``state`` are the states where it predicts: with untied
       parameters and labels at the last state that one, else all.
 
     Method: closed-form averages or Hermite series. Everything on pairs of samples costs O(depth·P²), ``vertex`` and a
-    regression need C(P+3, 4) four-point averages per layer; tied parameters C(depth·P+3, 4), 0.1 ms each for relu and erf.
+    regression C(P+3, 4) four-point averages per layer; tied parameters C(depth·P+3, 4), 0.1 ms each for relu and erf.
     Error: averages are good to ``rtol`` of their scale (1e-8 by default). The residual, within ``rtol`` too, re-evaluates the
     equations of some pairs by quadrature, and the linear solve of a regression.
     Limits: first order in 1/n. Activations with jumps are refused; with kinks other than relu, leaky relu and abs there is
@@ -86,7 +86,8 @@ def solve_with(
     network, task, width = question.network, question.task, question.width
     noise = checks.nonnegative("noise", noise)
     source = expansion if expansion.predicted_states(question) else TiedExpansion()  # of the moments for a regression
-    names, left_out, notes = _plan(expansion, source, question, quantities)
+    made, left_out, notes = _plan(expansion, source, question, quantities)
+    names = tuple(made)
     fields = tuple(name for name in names if name not in regression.DIMS)
     wanted = tuple(name for name in names if name in regression.DIMS)
     parts: list[Result] = []  # nothing is computed twice or in vain
@@ -107,9 +108,10 @@ def solve_with(
         left_out=left_out,
         diagnostics={name: value for part in reversed(parts) for name, value in part.diagnostics.items()},
     )
-    made = {name: value for part in parts for name, value in part.fields.items()}
+    values = {name: value for part in parts for name, value in part.fields.items()}
+    arrays = {name: (q.dims, values[name] if name in values else np.full(q.shape, np.nan)) for name, q in made.items()}
     coords = {name: value for part in parts for name, value in part.coords.items()}
-    return make_solution(made, certificate, network, task, coords=coords, throw=throw)
+    return make_solution(arrays, certificate, network, task, coords=coords, throw=throw)
 
 
 def _worst(parts: list[Result]) -> dict[str, Check]:
@@ -123,8 +125,8 @@ def _worst(parts: list[Result]) -> dict[str, Check]:
 
 def _plan(
     expansion: AbstractExpansion, source: AbstractExpansion, question: Question, quantities: Iterable[str] | None
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Names of the fields to make, those left out, and why some are not available or not made."""
+) -> tuple[dict[str, Quantity], tuple[str, ...], tuple[str, ...]]:
+    """The fields to make, names left out, and why some are not available or not made."""
     network, task = question.network, question.task
     if isinstance(quantities, Iterable):
         quantities = (quantities,) if isinstance(quantities, str) else tuple(quantities)
@@ -147,7 +149,11 @@ def _plan(
             f"Not even `kernel` ({describe_bytes(sizes['kernel'])}) fits in {describe_bytes(memory_budget())}."
         )
     reasons = dict.fromkeys(available[name].expensive for name in expensive)
-    return kept, (*left_out, *expensive), (*notes, *(reason for reason in reasons if reason != "on request"))
+    return (
+        {name: available[name] for name in kept},
+        (*left_out, *expensive),
+        (*notes, *(reason for reason in reasons if reason != "on request")),
+    )
 
 
 def _question(network: Any, task: Any, width: Any, quadruples: Any, rtol: Any, progress: bool | None) -> Question:

@@ -1,10 +1,6 @@
 r"""Criticality: how kernel, vertex and correction of a very deep network run with depth.
 
-.. math::
-    \chi_\parallel = C_W\,\partial_K\langle\sigma^2\rangle_K, \qquad \chi_\perp = C_W\langle\sigma'^2\rangle_K, \qquad
-    V/K^2 \to c\,\ell \ \text{ or } \ \frac{C_W^2[\langle\sigma^4\rangle - \langle\sigma^2\rangle^2]}{K^2(1-\chi_\parallel^2)}
-
-Eqs. (finite_width.13), (finite_width.16), from the recursions of `widefield.theories.finite_width.untied.recursion`.
+The susceptibilities :math:`\chi_\parallel`, :math:`\chi_\perp` of Eq. (finite_width.13), and the flow of the layer recursion.
 """
 
 import math

@@ -1,12 +1,7 @@
 r"""Averages of any function of one neuron, and covariances between two, at order 1/n.
 
-.. math::
-    \mathbb{E}F = \langle F\rangle + \tfrac1n\left[\tfrac12 G\!:\!\langle F H_2\rangle + \tfrac18 V\!:\!\langle F H_4\rangle\right],
-    \qquad \mathrm{Cov}(F_i, F'_j) = \tfrac{1}{4n}\,\langle F H_2\rangle : V : \langle F' H_2\rangle
-
-Eqs. (finite_width.11), (finite_width.12): the spectator neurons cancel. Notation: :math:`H_k` are Hermite tensors
-of the whitened :math:`y = L^{-1}z`, :math:`K = LL^{\mathsf T}`, and :math:`G`, :math:`V` are whitened alike, so that
-:math:`F` need not be differentiable.
+Eqs. (finite_width.11), (finite_width.12): the spectator neurons cancel. Notation: :math:`H_k` are Hermite tensors of the
+whitened :math:`y = L^{-1}z`, :math:`K = LL^{\mathsf T}`; G and V are whitened alike, so that F need not be differentiable.
 """
 
 import time
@@ -49,14 +44,7 @@ def neuron_average(
     Error: the difference between two node counts, relative to √<F²>, within ``rtol`` (1e-8 by default); the error of the
     expansion is not part of it. Limits: two samples must not be parallel.
     """
-    start = time.perf_counter()
-    point, rtol = _point(solution, samples, layer), checks.tolerance("rtol", rtol, 1e-13)
-    moments = [_moments(function, point, breaks, n) for n in NODES]
-    coarse, fine = (0.5 * np.sum(point.correction * m.two) + np.sum(point.vertex * m.four) / 8 for m in moments)
-    leading, scale = moments[1].mean, np.sqrt(moments[1].square)
-    values = [m.mean + shift / point.n for m, shift in zip(moments, (coarse, fine), strict=True)]
-    options = {"function": function, "samples": samples, "layer": layer, "breaks": breaks, "rtol": rtol}
-    return _answer("neuron_average", solution, values, leading, fine, scale, start, throw, options)
+    return _answer("neuron_average", solution, (function,), samples, layer, breaks, rtol, throw)
 
 
 @x64
@@ -76,39 +64,45 @@ def neuron_covariance(
     Arguments and fields are those of `neuron_average`; the covariance begins at order 1/n, so that ``leading`` is zero.
     Error: as there, relative to √(<F²><F'²>) Σ|V|/2n, the largest that the covariance can be; 1e-8 by default.
     """
-    start = time.perf_counter()
-    point, rtol = _point(solution, samples, layer), checks.tolerance("rtol", rtol, 1e-13)
-    shifts, scale = [], 0.0
-    for n in NODES:
-        left, right = (_moments(f, point, breaks, n) for f in (function, other))
-        shifts.append(0.25 * float(np.einsum("ab,abcd,cd->", left.two, point.vertex, right.two)))
-        scale = np.sqrt(left.square * right.square) * np.abs(point.vertex).sum() / (2 * point.n)
-    values = [shift / point.n for shift in shifts]
-    options = {"function": function, "other": other, "samples": samples, "layer": layer, "breaks": breaks, "rtol": rtol}
-    return _answer("neuron_covariance", solution, values, 0.0, shifts[1], scale, start, throw, options)
+    return _answer("neuron_covariance", solution, (function, other), samples, layer, breaks, rtol, throw)
 
 
 def _answer(
     theory: str,
-    solution: Solution,
-    values: list[float],
-    leading: float,
-    correction: float,
-    scale: float,
-    start: float,
+    solution: Any,
+    functions: tuple[Callable, ...],
+    samples: Any,
+    layer: Any,
+    breaks: Any,
+    rtol: Any,
     throw: bool,
-    options: dict[str, Any],
 ) -> Solution:
-    """Scalar fields from the ``values`` at two node counts, certified by their difference."""
+    """Average of one function, or covariance of two, certified by the difference between two node counts."""
+    start = time.perf_counter()
+    point, rtol = _point(solution, samples, layer), checks.tolerance("rtol", rtol, 1e-13)
+    values = []
+    for n_nodes in NODES:
+        moments = [_moments(function, point, breaks, n_nodes) for function in functions]
+        first, last = moments[0], moments[-1]
+        if len(functions) == 1:
+            leading, scale = first.mean, np.sqrt(first.square)
+            correction = 0.5 * np.sum(point.correction * first.two) + np.sum(point.vertex * first.four) / 8
+        else:
+            leading, scale = 0.0, np.sqrt(first.square * last.square) * np.abs(point.vertex).sum() / (2 * point.n)
+            correction = 0.25 * float(np.einsum("ab,abcd,cd->", first.two, point.vertex, last.two))
+        values.append(leading + correction / point.n)
     error = abs(values[1] - values[0])
-    fields = {"value": values[1], "value_error": error, "leading": leading, "correction": correction}
+    named = dict(zip(("function", "other"), functions, strict=False))
     certificate = Certificate(
         theory,
-        {"error": Check(error / (scale if scale > 0 else 1.0), options["rtol"])},
+        {"error": Check(error / (scale if scale > 0 else 1.0), rtol)},
         solution.failure,
         wall_time=time.perf_counter() - start,
-        options={"width": solution.certificate.options["width"]} | options,
+        options={"width": solution.certificate.options["width"]}
+        | named
+        | {"samples": samples, "layer": layer, "breaks": breaks, "rtol": rtol},
     )
+    fields = {"value": values[1], "value_error": error, "leading": leading, "correction": correction}
     arrays = {name: ((), float(value)) for name, value in fields.items()}
     return make_solution(arrays, certificate, solution.network, solution.task, throw=throw)
 

@@ -1,16 +1,8 @@
 r"""Bayesian regression with a random network of finite width, to first order in the fluctuations of its covariance.
 
-Given the covariance :math:`\hat G` of the outputs these are independent Gaussians. With :math:`\hat G = K + \Delta`,
-:math:`\mathbb E\Delta = G_1/n`, :math:`\mathrm{Cov}(\Delta,\Delta) = V/n` and the likelihood
-:math:`L(\hat G) = \prod_i N(y_i;0,\hat G_{DD}+\sigma^2)`, any function A of the covariance has the posterior average
-
-.. math::
-    \frac{\mathbb E[AL]}{\mathbb E[L]} = A + \tfrac1n\left[A'\!\cdot G_1 + \tfrac12A''\!:V + A'\!\cdot V\cdot(\ln L)'\right],
-    \qquad \ln\mathbb E L = \ln L + \tfrac1n\left[(\ln L)'\!\cdot G_1
-    + \tfrac12\left((\ln L)'' + (\ln L)'(\ln L)'\right)\!:V\right]
-
-Eqs. (finite_width.17), (finite_width.18), (finite_width.19), the last term of the first one being what the labels teach
-about the kernel.
+Given the covariance :math:`\hat G = K + \Delta` of the outputs these are independent Gaussians; averages over :math:`\Delta`,
+with mean :math:`G_1/n` and covariance :math:`V/n`, are weighted with the likelihood L of the labels. Eqs. (finite_width.17),
+(finite_width.18), (finite_width.19).
 """
 
 from collections.abc import Iterator
@@ -22,7 +14,7 @@ import scipy.linalg
 from widefield.answer.certificate import Check, Status
 from widefield.question.network import Network
 from widefield.question.task import Task
-from widefield.theories.finite_width.expansion import TRUSTED, Quantity, Question, Result, not_a_number, quantities_of
+from widefield.theories.finite_width.expansion import TRUSTED, Quantity, Question, Result, quantities_of
 from widefield.theories.finite_width.untied.averages import refuse
 
 EPS = float(np.finfo(float).eps)
@@ -58,30 +50,25 @@ def reason_against(network: Network, task: Task) -> str | None:
 def available(question: Question, states: tuple[int, ...], expensive: str) -> dict[str, Quantity]:
     """Fields of a regression that predicts at ``states``."""
     names = {name: dims for name, dims in DIMS.items() if question.task.n_test or not name.startswith("test")}
-    quantities = quantities_of(names, _lengths(question, states))
-    return {name: quantity._replace(expensive=expensive) for name, quantity in quantities.items()}
-
-
-def _lengths(question: Question, states: tuple[int, ...]) -> dict[str, int]:
-    return {"state": len(states), "test": question.task.n_test, "output": question.task.labels().shape[2]}
+    lengths = {"state": len(states), "test": question.task.n_test, "output": question.task.labels().shape[2]}
+    return {name: q._replace(expensive=expensive) for name, q in quantities_of(names, lengths).items()}
 
 
 def regress(
     question: Question, states: tuple[int, ...], source: Result, names: tuple[str, ...], noise: float
 ) -> Result:
-    """The fields ``names``, predicted at ``states``, from the moments of ``source``; NaN where it has none."""
+    """The fields ``names``, predicted at ``states``, from the moments of ``source``; none where it failed."""
     task, n = question.task, question.network.sizes(question.width)[-1]
-    lengths = _lengths(question, states)
-    nothing = not_a_number({name: DIMS[name] for name in names}, lengths)
     coords = {dim: list(states) for dim in ("state", "state_") if any(dim in DIMS[name] for name in names)}
     if source.readout is None or source.failure or not all(check.met for check in source.checks.values()):
-        return Result(nothing, coords=coords)
-    labels = task.labels().transpose(1, 0, 2).reshape(-1, lengths["output"])
+        return Result({}, coords=coords)
+    labels = task.labels()
+    shape = len(states), task.n_test, labels.shape[2]
     try:
-        posterior = condition(*source.readout, labels, noise)
+        posterior = condition(*source.readout, labels.transpose(1, 0, 2).reshape(-1, shape[2]), noise)
     except np.linalg.LinAlgError as error:
         note = f"the training kernel plus noise={noise:g} is not positive definite ({error})"
-        return Result(nothing, failure=Status.not_psd, coords=coords, notes=(note,))
+        return Result({}, failure=Status.not_psd, coords=coords, notes=(note,))
     spread = posterior.spread / n
     notes: tuple[str, ...] = ()
     if spread > TRUSTED:
@@ -89,7 +76,6 @@ def regress(
             f"beyond the reach of the expansion: the log likelihood varies between networks by {spread:.2g}, more than "
             f"{TRUSTED:g}; width {int(np.ceil(posterior.spread / TRUSTED))}, more noise or fewer labels would do",
         )
-    shape = lengths["state"], task.n_test, lengths["output"]
     covariance = posterior.covariance_correction
     split = (*shape[:2], *shape[:2], shape[2], shape[2])
     by_state = lambda v: v.reshape(split).transpose(0, 2, 1, 3, 4, 5)  # noqa: E731
@@ -102,7 +88,7 @@ def regress(
         "log_evidence_correction": posterior.evidence_correction,
     }
     return Result(
-        {name: (DIMS[name], values[name]) for name in names},
+        {name: values[name] for name in names},
         {"residual": Check(posterior.residual, question.rtol)},
         coords=coords,
         notes=notes,

@@ -2,14 +2,11 @@ r"""The 1/n theory of networks whose weights, biases or inputs are tied across s
 
 .. math::
     n\,\mathrm{Cov}(\hat C_P, \hat C_Q) \to V = R\kappa R^T, \qquad
-    n(\mathbb E\hat C_P - C_P) \to G_1 = R[\tfrac12 m'':V + T], \\
-    \kappa_{PQ} = M_PM_Qw^2[\langle\varphi\varphi\varphi\varphi\rangle - \langle\varphi\varphi\rangle\langle\varphi\varphi\rangle],
-    \qquad T_P = \sum_{Q,E}\frac{\partial\kappa_{PQ}}{\partial C_E}R_{EQ}
+    n(\mathbb E\hat C_P - C_P) \to G_1 = R[\tfrac12 m'':V + T]
 
 Eqs. (finite_width.22) to (finite_width.25), and, for the averages :math:`\tfrac1n\sum_ih_ih_i` that a simulation shows, their
-shift :math:`H_1` and their variance :math:`V_h`, Eqs. (finite_width.26), (finite_width.27). In T the noise of Q acts, through
-its own response, on the covariance of the states that make P: it vanishes where weights are untied and no two states share
-biases or inputs. With untied parameters V and :math:`G_1` are those of the layer recursion. Equal widths only.
+shift :math:`H_1` and their variance :math:`V_h`, Eqs. (finite_width.26), (finite_width.27). κ is the noise of one neuron; in T
+the noise of Q acts, through its own response, on the covariance of the states that make P. Equal widths only.
 """
 
 import math
@@ -24,15 +21,7 @@ from widefield.gaussian.quartic import fourth_moment, fourth_moment_and_gradient
 from widefield.question.activation import Activation
 from widefield.question.network import Network
 from widefield.question.task import Task
-from widefield.theories.finite_width.tied.pairs import (
-    Nodes,
-    Response,
-    Rows,
-    curvature,
-    find_nodes,
-    find_rows,
-    respond,
-)
+from widefield.theories.finite_width.tied.pairs import Nodes, Response, Rows, curvature, find_nodes, find_rows, respond
 
 COPIES = 16  # matrices over pairs of rows in memory at once
 CHUNK = 8192  # quadruples at a time

@@ -70,18 +70,12 @@ def find_nodes(network: Network, task: Task) -> Nodes:
     of = np.zeros((depth, n), int)
     first: list[tuple[int, int]] = []
     for a in range(depth):
-        here: list[int] = []
-        for alpha in range(n):
-            q = hidden[a, a, alpha, alpha]
-            for node in here:
-                beta = first[node][1]
-                p, c = hidden[a, a, beta, beta], hidden[a, a, alpha, beta]
-                if abs(q - c) <= ALMOST * q and abs(p - c) <= ALMOST * q:
-                    of[a, alpha] = node
-                    break
-            else:
-                of[a, alpha] = len(first)
-                here.append(len(first))
+        K = hidden[a, a]
+        q = np.diag(K)[:, None]
+        same = (np.abs(q - K) <= ALMOST * q) & (np.abs(q.T - K) <= ALMOST * q)
+        for alpha, beta in enumerate(np.argmax(same, axis=1)):  # the first sample that it coincides with
+            of[a, alpha] = of[a, beta] if beta < alpha else len(first)
+            if beta == alpha:
                 first.append((a, alpha))
     state, sample = np.transpose(first)
     C = hidden[state[:, None], state, sample[:, None], sample]
@@ -95,23 +89,22 @@ def find_rows(network: Network, nodes: Nodes, read: np.ndarray) -> Rows:
 
     ``read`` (state, sample) marks the states of samples whose outputs are rows.
     """
-    live = np.flatnonzero(nodes.live)
-    pairs = [(p, q) for p in live for q in live if p <= q]
-    pairs.sort(key=lambda pair: max(nodes.state[pair[0]], nodes.state[pair[1]]))
-    same = lambda p, q: network.weights == "tied" or nodes.state[p] == nodes.state[q]  # noqa: E731
-    w = np.concatenate([[0.0], network.weight_variances])
-    x, y = ([int(nodes.previous[pair[k]]) for pair in pairs] for k in (0, 1))
-    weight = [w[nodes.state[p]] * same(p, q) for p, q in pairs]
-    of = np.full(nodes.C.shape, -1)
-    for row, (p, q) in enumerate(pairs):
-        of[p, q] = of[q, p] = row
-    output = np.full(nodes.C.shape, -1)
+    live, state = np.flatnonzero(nodes.live), nodes.state
+    p, q = (live[i] for i in np.triu_indices(len(live)))
+    order = np.argsort(np.maximum(state[p], state[q]), kind="stable")
+    p, q = p[order], q[order]
+    same = (state[p] == state[q]) | (network.weights == "tied")
+    weight = np.concatenate([[0.0], network.weight_variances])[state[p]] * same
+    x, y = nodes.previous[p], nodes.previous[q]
+    of, output = np.full(nodes.C.shape, -1), np.full(nodes.C.shape, -1)
+    of[p, q] = of[q, p] = np.arange(len(p))
     if network.readout_variance is not None:
         ends = np.unique(nodes.of[read])
         left, right = (ends[i] for i in np.triu_indices(len(ends)))
         output[left, right] = output[right, left] = len(x) + np.arange(len(left))
-        x, y, weight = [*x, *left], [*y, *right], [*weight, *[network.readout_variance] * len(left)]
-    return Rows(np.array(x, int), np.array(y, int), np.array(weight, float), of, output)
+        x, y = np.append(x, left), np.append(y, right)
+        weight = np.append(weight, np.full(len(left), network.readout_variance))
+    return Rows(x, y, weight, of, output)
 
 
 @dataclass(frozen=True)

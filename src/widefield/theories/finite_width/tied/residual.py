@@ -1,12 +1,9 @@
 r"""The expansion with tied weights put back into its equations, with averages by quadrature, on a few pairs of nodes.
 
-Eqs. (finite_width.21), (finite_width.23), (finite_width.24):
-
 .. math::  C = B + w\langle\varphi\varphi\rangle, \qquad (1-D)V(1-D)^T = \kappa, \qquad (1-D)G_1 = \tfrac12m'':V + T
 
-:math:`D`, :math:`m''` and :math:`\kappa` of the rows that two nodes make come from a two-dimensional rule that shares no
-code with the averages of the solve (but for the curvature of relu). :math:`T` is evaluated anew at the first states
-where it appears, as the difference quotient of a covariance; elsewhere it is taken as solved.
+Eqs. (finite_width.21), (finite_width.23), (finite_width.24). D, m'' and κ come from a two-dimensional rule that shares no code
+with the averages of the solve (but for the curvature of relu). T is evaluated anew at the first states where it appears.
 """
 
 import contextlib

@@ -35,7 +35,9 @@ class TiedExpansion(AbstractExpansion):
             raise ValueError(
                 "`quadruples` is not available where parameters are tied; ask for `vertex` or `pair_vertex`."
             )
-        quantities = expansion.quantities_of(DIMS, _lengths(question))
+        n_nodes = question.network.depth * question.task.n_samples
+        lengths = question.lengths | {"pair": n_nodes * (n_nodes + 1) // 2}
+        quantities = expansion.quantities_of(DIMS, lengths)
         quantities["pair_vertex"] = quantities["pair_vertex"]._replace(expensive="on request")
         return quantities, ()
 
@@ -51,12 +53,11 @@ class TiedExpansion(AbstractExpansion):
         try:
             moments = expand(network, points, read=_outputs(question) if readout else None, progress=question.progress)
         except (SolveError, OverflowError) as error:
-            nothing = expansion.not_a_number({name: DIMS[name] for name in names}, _lengths(question))
             note = f"the averages of the expansion are not known: {error}"
-            return Result(nothing, failure=expansion.failure_of(error), notes=(note,))
+            return Result({}, failure=expansion.failure_of(error), notes=(note,))
         train = replace(moments, nodes=replace(moments.nodes, of=moments.nodes.of[:, : question.task.n_samples]))
         layers = _layers(network, train)
-        fields = {name: (DIMS[name], _field(name, train, layers, question.width)) for name in names}
+        fields = {name: _field(name, train, layers, question.width) for name in names}
         notes, diagnostics = _trust(question, moments, layers)
         coords = {dim: _pair_labels(question) for dim in ("pair", "pair_") if "pair_vertex" in names}
         result = Result(fields, coords=coords, notes=notes, diagnostics=diagnostics)
@@ -65,11 +66,6 @@ class TiedExpansion(AbstractExpansion):
         checks, more = expansion.verdict(residual(network, points, moments), moments.error, question.rtol)
         outputs = _readout(question, moments) if readout else None
         return replace(result, checks=checks, notes=(*notes, *more), readout=outputs)
-
-
-def _lengths(question: Question) -> dict[str, int]:
-    n_nodes = question.network.depth * question.task.n_samples
-    return question.lengths | {"pair": n_nodes * (n_nodes + 1) // 2}
 
 
 def _outputs(question: Question) -> np.ndarray:

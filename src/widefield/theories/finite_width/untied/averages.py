@@ -1,8 +1,7 @@
 r"""What the recursions need of one layer: averages over pairs of samples, and fourth moments of one neuron.
 
 Smooth activations take everything on pairs from `pair_averages`. For relu, leaky relu and abs Stein's lemma ends at the opening
-angle, and all is closed; other kinks are done by quadrature, pair by pair. Three or four different samples in
-:math:`\langle\varphi_i\varphi_j\varphi_k\varphi_l\rangle` are four-dimensional averages.
+angle, and all is closed; other kinks are done by quadrature. Three or four different samples are four-dimensional averages.
 """
 
 import math

@@ -1,16 +1,8 @@
 r"""The 1/n expansion of deep networks with untied weights, layer by layer and without inverse kernels.
 
-.. math::
-    K' &= C_b + C_W F, \qquad F_{12} = \langle\sigma_1\sigma_2\rangle_K \\
-    V'_{(12)(34)} &= C_W^2\left[\langle\sigma_1\sigma_2\sigma_3\sigma_4\rangle - F_{12}F_{34}
-        + \tfrac{n}{n_{-}}\,D_{12}\,V\,D_{34}\right] \\
-    G'_{12} &= C_W \tfrac{n}{n_{-}} \left[D_{12}\cdot G + \tfrac12\,\mathrm{Hess}\,F_{12} : V\right]
-
 Eqs. (finite_width.2), (finite_width.3), (finite_width.4), with Gaussian derivatives in place of inverse metrics:
 :math:`D_{12} = \partial F_{12}/\partial(K_{11}, K_{12}, K_{22})` by Price's theorem, Eq. (finite_width.5).
-Notation: :math:`C_W` = weight variance, :math:`C_b` = bias variance, :math:`G` = ``correction``, :math:`V` = ``vertex``,
-:math:`n/n_-` = width of the layer over that of the one before. :math:`V_{(12)(34)}` needs :math:`V` on
-{11, 12, 22} × {33, 34, 44} alone: a 3×3 *block*, closed under the recursion.
+:math:`V_{(12)(34)}` needs :math:`V` on {11, 12, 22} × {33, 34, 44} alone: a 3×3 *block*, closed under the recursion.
 """
 
 from collections.abc import Iterator

@@ -8,18 +8,10 @@ import numpy as np
 
 from widefield.gaussian import closed, quadrature
 from widefield.question.activation import Activation
+from widefield.theories.finite_width.untied import recursion
 from widefield.theories.finite_width.untied.averages import NEARLY_PARALLEL, Averages, hessian_of
 from widefield.theories.finite_width.untied.pair_averages import evaluate, pair_quadrature
-from widefield.theories.finite_width.untied.recursion import (
-    Layer,
-    Step,
-    Wants,
-    next_block,
-    next_correction,
-    pair_source,
-    transport,
-    unfold,
-)
+from widefield.theories.finite_width.untied.recursion import Layer, Step, Wants
 
 REACH, FINEST = 14.0, 0.02
 
@@ -60,8 +52,8 @@ def _pair(activation: Activation, layer: Layer, after: Layer, step: Step, wants:
     size = np.sqrt(np.diag(after.kernel)[[i, j]])
     off = [np.abs(after.kernel[at] - step.source[at] - step.weight * averages.value) / _safe(size[:, None] * size)]
     if wants.pairs:
-        left, source = transport(averages, 0, 1), pair_source(averages)[0, 1]
-        block = next_block(layer.blocks[i, j], source, left, left, step.weight, step.ratio)
+        left, source = recursion.transport(averages, 0, 1), recursion.pair_source(averages)[0, 1]
+        block = recursion.next_block(layer.blocks[i, j], source, left, left, step.weight, step.ratio)
         scale = np.sqrt(np.diag(block))
         # The source is a difference of moments: a rounding of these is as much as it can be known to.
         fourth = np.sqrt(np.diag(averages.square))  # type: ignore[arg-type]
@@ -70,7 +62,7 @@ def _pair(activation: Activation, layer: Layer, after: Layer, step: Step, wants:
         off.append(np.abs(after.blocks[i, j] - block) / _safe(scale))
     if wants.correction and averages.hessian is not None:
         blocks = layer.blocks[at]
-        new = next_correction(layer.correction[at], blocks, averages, step.weight, step.ratio)
+        new = recursion.next_correction(layer.correction[at], blocks, averages, step.weight, step.ratio)
         scale = np.sqrt(np.abs(blocks[..., 1, 1])) + np.abs(new)
         off.append(np.abs(after.correction[at] - new) / _safe(scale * max(step.weight, 1.0)))
     return float(np.max([np.max(v) for v in off]))
@@ -80,7 +72,7 @@ def _tensor(layer: Layer) -> float:
     """The full V on pairs against the pair blocks."""
     n, blocks = len(layer.kernel), layer.blocks
     i, j = np.indices((n, n))
-    V = unfold(layer.matrix, n)
+    V = recursion.unfold(layer.matrix, n)
     twice = np.stack([V[i, i, i, i], V[i, j, i, j], V[i, i, j, j], V[i, i, i, j]])
     once = np.stack([blocks[..., 0, 0], blocks[..., 1, 1], blocks[..., 0, 2], blocks[..., 0, 1]])
     return float(np.max(np.abs(twice - once)) / _safe(np.max(np.abs(once))))

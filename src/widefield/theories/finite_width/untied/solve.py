@@ -38,7 +38,8 @@ class UntiedExpansion(AbstractExpansion):
     """Fresh parameters at every layer, Eqs. (finite_width.2), (finite_width.3), (finite_width.4)."""
 
     def available(self, question: Question) -> tuple[dict[str, Quantity], tuple[str, ...]]:
-        quantities = expansion.quantities_of(DIMS, _lengths(question))
+        n_quadruples = 0 if question.quadruples is None else len(question.quadruples)
+        quantities = expansion.quantities_of(DIMS, question.lengths | {"pair": 3, "quadruple": n_quadruples})
         notes: tuple[str, ...] = ()
         if question.quadruples is None:
             del quantities["vertex_quadruples"]
@@ -67,8 +68,7 @@ class UntiedExpansion(AbstractExpansion):
         result, layers = _march(question, x, _wants(question, names, samples, readout=readout))
         result = replace(result, coords=coords)
         if not layers:
-            nothing = expansion.not_a_number({name: DIMS[name] for name in names}, _lengths(question))
-            return replace(result, fields=nothing)
+            return result
         n = feeding_widths(question.network, question.width)
         each = {name: [_entry(name, *layer, samples) for layer in zip(layers, n, strict=True)] for name in names}
         notes: tuple[str, ...] = ()
@@ -78,16 +78,11 @@ class UntiedExpansion(AbstractExpansion):
             notes, diagnostics = expansion.judge(ratio, question.width * ratio.max() / expansion.TRUSTED)
         return replace(
             result,
-            fields={name: (DIMS[name], np.stack(values)) for name, values in each.items()},
+            fields={name: np.stack(values) for name, values in each.items()},
             notes=(*notes, *result.notes),
             diagnostics=diagnostics,
             readout=_readout(layers[-1], back) if readout else None,
         )
-
-
-def _lengths(question: Question) -> dict[str, int]:
-    n_quadruples = 0 if question.quadruples is None else len(question.quadruples)
-    return question.lengths | {"pair": 3, "quadruple": n_quadruples}
 
 
 def _different(question: Question, *, test: bool) -> tuple[np.ndarray, np.ndarray]:
