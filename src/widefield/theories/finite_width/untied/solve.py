@@ -1,7 +1,6 @@
 """The layer recursion as fields of a solution."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,29 +59,41 @@ class UntiedExpansion(AbstractExpansion):
         return last if question.task.supervised_states(question.network.depth) == last else ()
 
     def solve(self, question: Question, names: tuple[str, ...], *, readout: bool) -> Result:
+        network, rtol, asked = question.network, question.rtol, set(names)
         x, back = _different(question, test=readout)
         samples = back[: question.task.n_samples]
         coords: dict[str, Any] = {dim: PAIR_NAMES for dim in ("pair", "pair_") if "vertex_pairs" in names}
-        if "vertex_quadruples" in names and question.quadruples is not None:
-            coords["quadruple"] = ["({},{})({},{})".format(*row) for row in question.quadruples]
-        result, layers = _march(question, x, _wants(question, names, samples, readout=readout))
-        result = replace(result, coords=coords)
-        if not layers:
-            return result
-        n = feeding_widths(question.network, question.width)
-        each = {name: [_entry(name, *layer, samples) for layer in zip(layers, n, strict=True)] for name in names}
-        notes: tuple[str, ...] = ()
-        diagnostics: dict[str, Any] = {}
-        if layers[0].blocks.size:  # V was made on pairs
-            ratio = np.asarray([relative_variance(layer)[samples].max() for layer in layers]) / n
-            notes, diagnostics = expansion.judge(ratio, question.width * ratio.max() / expansion.TRUSTED)
-        return replace(
-            result,
-            fields={name: np.stack(values) for name, values in each.items()},
-            notes=(*notes, *result.notes),
-            diagnostics=diagnostics,
-            readout=_readout(layers[-1], back) if readout else None,
+        quadruples = question.quadruples if "vertex_quadruples" in asked else None
+        if quadruples is not None:
+            coords["quadruple"] = ["({},{})({},{})".format(*row) for row in quadruples]
+        wants = Wants(
+            pairs=bool(asked & set(NEEDS_PAIRS)) or readout,
+            correction=bool(asked & set(NEEDS_CORRECTION)) or readout,
+            tensor=bool(asked & set(NEEDS_TENSOR)) or readout,
+            quadruples=None if quadruples is None else samples[quadruples],
         )
+        K, made = steps(network, x, network.sizes(question.width))
+        layers: list[Layer] = []
+        seconds = 1e-6 * len(x) ** 2 * network.depth * (1 + wants.tensor * len(x) ** 2)
+        try:
+            with bar("finite width", len(made) + 1, question.progress, seconds) as advance:
+                for layer in march(network.activation, K, made, wants, rtol):
+                    layers.append(layer)
+                    if not all(np.isfinite(part).all() for part in layer):
+                        raise OverflowError(f"Kernel, vertex or correction overflow at layer {len(layers)}.")
+                    advance(1)
+        except (OverflowError, SolveError) as error:
+            return Result({}, failure=expansion.failure_of(error), coords=coords, notes=(str(error),))
+        checks, notes = expansion.verdict(residual(network.activation, layers, made, wants), layers[-1].error, rtol)
+        n = feeding_widths(network, question.width)
+        each = {name: [_entry(name, *layer, samples) for layer in zip(layers, n, strict=True)] for name in names}
+        trust, diagnostics = (), {}
+        if wants.pairs:
+            ratio = np.asarray([relative_variance(layer)[samples].max() for layer in layers]) / n
+            trust, diagnostics = expansion.judge(ratio, question.width * ratio.max() / expansion.TRUSTED)
+        fields = {name: np.stack(values) for name, values in each.items()}
+        moments = _readout(layers[-1], back) if readout else None
+        return Result(fields, checks, None, coords, (*trust, *notes), diagnostics, moments)
 
 
 def _different(question: Question, *, test: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -96,37 +107,6 @@ def _different(question: Question, *, test: bool) -> tuple[np.ndarray, np.ndarra
 
 def _n_quartets(question: Question, *, test: bool) -> int:
     return math.comb(len(_different(question, test=test)[0]) + 3, 4)
-
-
-def _wants(question: Question, names: tuple[str, ...], samples: np.ndarray, *, readout: bool) -> Wants:
-    asked = set(names)
-    chosen = question.quadruples if "vertex_quadruples" in asked else None
-    return Wants(
-        pairs=bool(asked & set(NEEDS_PAIRS)) or readout,
-        correction=bool(asked & set(NEEDS_CORRECTION)) or readout,
-        tensor=bool(asked & set(NEEDS_TENSOR)) or readout,
-        quadruples=None if chosen is None else samples[chosen],
-    )
-
-
-def _march(question: Question, x: np.ndarray, wants: Wants) -> tuple[Result, list[Layer]]:
-    """The layers, none where something failed, and what the certificate says of them."""
-    network, rtol = question.network, question.rtol
-    K, made = steps(network, x, network.sizes(question.width))
-    layers: list[Layer] = []
-    seconds = 1e-6 * len(x) ** 2 * network.depth * (1 + wants.tensor * len(x) ** 2)
-    try:
-        with bar("finite width", len(made) + 1, question.progress, seconds) as advance:
-            for layer in march(network.activation, K, made, wants, rtol):
-                layers.append(layer)
-                if not all(np.isfinite(part).all() for part in layer):
-                    raise OverflowError(f"Kernel, vertex or correction overflow at layer {len(layers)}.")
-                advance(1)
-    except (OverflowError, SolveError) as error:
-        return Result({}, failure=expansion.failure_of(error), notes=(str(error),)), []
-    violation = residual(network.activation, layers, made, wants)
-    checks, notes = expansion.verdict(violation, layers[-1].error, rtol)
-    return Result({}, checks, notes=notes), layers
 
 
 def relative_variance(layer: Layer) -> np.ndarray:
