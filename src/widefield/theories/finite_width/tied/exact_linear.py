@@ -116,20 +116,12 @@ def exact_linear(network: Network, task: Task, width: int) -> ExactLinear:
 
 def _terms(network: Network, a: int, alpha: int, b: int, beta: int):
     """h^a·h^b = Σ_ij u^i (W^{a…i})ᵀ W^{b…j} u^j: the words with their weights and sources."""
-
-    def product(top: int, bottom: int) -> tuple[Word, float]:
-        steps = range(top, bottom, -1)
-        word = tuple(1 if network.weights == "tied" else s for s in steps)
-        return word, float(np.prod([np.sqrt(network.weight_variances[s - 1]) for s in steps]))
-
-    result = []
-    for i in range(a + 1):
-        left, scale = product(a, i)
-        for j in range(b + 1):
-            right, more = product(b, j)
-            if scale * more:
-                result.append((_flip(left) + right, scale * more, (i, j, alpha, beta)))
-    return result
+    root = np.sqrt(network.weight_variances)
+    word = lambda top, bottom: tuple(1 if network.weights == "tied" else s for s in range(top, bottom, -1))  # noqa: E731
+    scale = lambda top, bottom: float(np.prod(root[bottom:top][::-1]))  # noqa: E731
+    every = [(i, j) for i in range(a + 1) for j in range(b + 1)]
+    terms = [(_flip(word(a, i)) + word(b, j), scale(a, i) * scale(b, j), (i, j, alpha, beta)) for i, j in every]
+    return [term for term in terms if term[1]]
 
 
 def _collect(target: np.ndarray, factor: float, words: tuple[Word, ...], normal: int) -> None:

@@ -49,32 +49,32 @@ class TiedExpansion(AbstractExpansion):
         return tuple(range(question.network.depth))
 
     def solve(self, question: Question, names: tuple[str, ...], *, readout: bool) -> Result:
-        network, points = question.network, question.points(test=readout)
+        network, points, n_train = question.network, question.points(test=readout), question.task.n_samples
+        read = None
+        if readout:  # outputs (state, point) that a regression reads, and those of the last layer
+            read = np.zeros((network.depth, points.n_samples), bool)
+            read[[*question.task.supervised_states(network.depth), network.depth - 1]] = True
+            read[:, n_train:] = True
         try:
-            moments = expand(network, points, read=_outputs(question) if readout else None, progress=question.progress)
+            moments = expand(network, points, read=read, progress=question.progress)
         except (SolveError, OverflowError) as error:
             note = f"the averages of the expansion are not known: {error}"
             return Result({}, failure=expansion.failure_of(error), notes=(note,))
-        train = replace(moments, nodes=replace(moments.nodes, of=moments.nodes.of[:, : question.task.n_samples]))
+        train = replace(moments, nodes=replace(moments.nodes, of=moments.nodes.of[:, :n_train]))
         layers = _layers(network, train)
         fields = {name: _field(name, train, layers, question.width) for name in names}
         notes, diagnostics = _trust(question, moments, layers)
-        coords = {dim: _pair_labels(question) for dim in ("pair", "pair_") if "pair_vertex" in names}
+        coords = {}
+        if "pair_vertex" in names:
+            label = [f"({a},{i})" for a in range(network.depth) for i in range(n_train)]
+            pairs = [label[p] + label[q] for p, q in zip(*np.triu_indices(len(label)), strict=True)]
+            coords = {"pair": pairs, "pair_": pairs}
         result = Result(fields, coords=coords, notes=notes, diagnostics=diagnostics)
         if not (np.isfinite(moments.V).all() and np.isfinite(moments.G1).all()):
             return replace(result, failure=Status.nonfinite)
         checks, more = expansion.verdict(residual(network, points, moments), moments.error, question.rtol)
         outputs = _readout(question, moments) if readout else None
         return replace(result, checks=checks, notes=(*notes, *more), readout=outputs)
-
-
-def _outputs(question: Question) -> np.ndarray:
-    """Outputs (state, point) that a regression reads, and those of the last layer."""
-    depth, n_samples = question.network.depth, question.task.n_samples
-    read = np.zeros((depth, n_samples + question.task.n_test), bool)
-    read[[*question.task.supervised_states(depth), depth - 1]] = True
-    read[:, n_samples:] = True
-    return read
 
 
 def _layers(network: Network, moments: Fluctuations) -> LayerRows:
@@ -134,11 +134,6 @@ def _readout(question: Question, moments: Fluctuations) -> ReadoutMoments:
     rows = moments.rows.output[np.ix_(outputs, outputs)]
     vertex = moments.V[rows[:, :, None, None], rows]
     return ReadoutMoments(_output_kernel(question.network, moments, rows), moments.G1[rows], vertex)
-
-
-def _pair_labels(question: Question) -> list[str]:
-    label = [f"({a},{i})" for a in range(question.network.depth) for i in range(question.task.n_samples)]
-    return [label[p] + label[q] for p, q in zip(*np.triu_indices(len(label)), strict=True)]
 
 
 def _trust(question: Question, moments: Fluctuations, layers: LayerRows) -> tuple[tuple[str, ...], dict[str, Any]]:

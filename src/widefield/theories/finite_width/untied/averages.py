@@ -124,22 +124,18 @@ def _kinked_hessian(slope: float, q: Array, c: Array, one: Ramp) -> Array:
 
 
 def _kinked_moments(slope: float, q: Array, c: Array, one: Ramp) -> tuple[Array, Array, float]:
-    r"""With :math:`\varphi = x_+ - s(-x)_+` every power splits into the two half-lines, and :math:`c \to -c` flips one."""
-    s = slope
-    (cubic, square), (cubic_, square_) = _ramp_moments(q, c, one), _ramp_moments(q, -c, _ramp(q, -c))
-    cubic, square = (1 + s**4) * cubic - (s + s**3) * cubic_, (1 + s**4) * square + 2 * s**2 * square_
-    return cubic, square, 64 * EPS
+    r"""With :math:`\varphi = x_+ - s(-x)_+` every power splits into the two half-lines, and :math:`c \to -c` flips one.
 
-
-def _ramp_moments(q, c, one: Ramp) -> tuple[Array, Array]:
-    r""":math:`\langle a_+^3 b_+\rangle = 2qF + c\langle a_+^2\theta(b)\rangle`, by Stein's lemma; likewise the squares.
-
-    Notation: :math:`F = \langle a_+b_+\rangle`, :math:`\langle a_+^2\theta(b)\rangle = q\langle\theta\theta\rangle + c\Delta/2\pi q'`.
+    :math:`\langle a_+^3 b_+\rangle = 2q\langle a_+b_+\rangle + c\langle a_+^2\theta(b)\rangle`, by Stein's lemma; likewise the squares.
     """
-    p = q[None, :]
-    q = q[:, None]
-    half = q * one.opening + c * one.delta / np.where(p > 0, p, 1)
-    return 2 * q * one.value + c * half, q * p * one.opening + c * one.delta + 2 * c * one.value
+    a, b, s = q[:, None], q[None, :], slope
+
+    def half_lines(c: Array, one: Ramp) -> tuple[Array, Array]:
+        half = a * one.opening + c * one.delta / np.where(b > 0, b, 1)
+        return 2 * a * one.value + c * half, a * b * one.opening + c * one.delta + 2 * c * one.value
+
+    (cubic, square), (cubic_, square_) = half_lines(c, one), half_lines(-c, _ramp(q, -c))
+    return (1 + s**4) * cubic - (s + s**3) * cubic_, (1 + s**4) * square + 2 * s**2 * square_, 64 * EPS
 
 
 def _broken_moments(activation: Activation, q: Array, c: Array) -> tuple[Array, Array, float]:
@@ -171,24 +167,20 @@ def quartets(activation: Activation, sets: Array, K: Array, averages: Averages, 
     value = np.where(count == 3, cubic[first, last], square[first, last])
     value = np.where(count == 1, cubic[last, first], value)
     if not pairs.all():
-        value[~pairs], more = _different(activation, sets[~pairs], K)
-        scale = np.prod(np.diag(square)[sets[~pairs]], axis=1) ** 0.25
+        others = sets[~pairs]
+        if activation.known_as("linear"):
+            i, j, k, l = others.T
+            value[~pairs], more = K[i, j] * K[k, l] + K[i, k] * K[j, l] + K[i, l] * K[j, k], np.zeros(len(others))
+        else:
+            parts = [
+                quartic.fourth_moment(activation, K[part[:, :, None], part[:, None, :]])
+                for part in np.split(others, range(CHUNK, len(others), CHUNK))
+            ]
+            value[~pairs], more = (np.concatenate([np.asarray(part[k]) for part in parts]) for k in range(2))
+        scale = np.prod(np.diag(square)[others], axis=1) ** 0.25
         error = max(error, float(np.max(more / np.where(scale > 0, scale, 1))))
     if not error <= rtol:
         raise SolveError(
             f"Fourth moments of {activation} are known only to {error:.1e} of their scale (asked rtol={rtol:g})."
         )
     return value, error
-
-
-def _different(activation: Activation, sets: Array, K: Array) -> tuple[Array, Array]:
-    """Averages over three or four different samples."""
-    if activation.known_as("linear"):
-        i, j, k, l = sets.T
-        return K[i, j] * K[k, l] + K[i, k] * K[j, l] + K[i, l] * K[j, k], np.zeros(len(sets))
-    parts = [
-        quartic.fourth_moment(activation, K[part[:, :, None], part[:, None, :]])
-        for part in np.split(sets, range(CHUNK, len(sets), CHUNK))
-    ]
-    values, errors = (np.concatenate([np.asarray(part[k]) for part in parts]) for k in range(2))
-    return values, errors
