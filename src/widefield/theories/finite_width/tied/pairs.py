@@ -158,7 +158,8 @@ def _average(
     if not n_chosen:
         return value, 0.0
     more = 2 ** max(int(n_chosen - 1).bit_length(), 6) - n_chosen  # few shapes to compile
-    average = expectation(activation, *(np.pad(v[chosen], (0, more), mode="edge") for v in (q, p, c)), orders)
+    q, p, c = (np.pad(v[chosen], (0, more), mode="edge") for v in (q, p, c))
+    average = expectation(activation, q, p, c, orders)
     value[chosen] = average.value[:n_chosen]
     return value, float(np.max(average.error / (np.abs(average.value) + 1.0)))
 

@@ -66,7 +66,8 @@ def _pair(activation: Activation, B: np.ndarray, moments: Fluctuations, u: int, 
     rows, V, G1 = moments.rows, moments.V, moments.G1
     fresh = by_quadrature(activation, moments.nodes.C[np.ix_([u, v], [u, v])], Wants(pairs=True, correction=True))
     pairs = [(u, u), (u, v), (v, v)]
-    index, places = [], []
+    index: list[int] = []
+    places: list[int] = []
     for place, (a, b) in enumerate(pairs[: 1 if u == v else 3]):
         same = np.flatnonzero(((rows.x == a) & (rows.y == b)) | ((rows.x == b) & (rows.y == a)))
         index, places = [*index, *same], [*places, *[place] * len(same)]

@@ -120,7 +120,7 @@ def _smooth(activation: Activation, q: float, p: float, c: float) -> dict[str, f
 def _broken(activation: Activation, K: np.ndarray, wants: Wants) -> Averages:
     """The same with kinks; no Hessian for parallel nodes, where it is infinite."""
     q = np.diag(K)
-    pairs = [np.ravel(v) for v in np.broadcast_arrays(q[:, None], q[None, :], K)]
+    a, b, c = pairs = [np.ravel(v) for v in np.broadcast_arrays(q[:, None], q[None, :], K)]
 
     def average(*orders: int) -> np.ndarray:
         return quadrature.average(activation, orders, *pairs)[0].reshape(K.shape)  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ def _broken(activation: Activation, K: np.ndarray, wants: Wants) -> Averages:
     hessian = None
     if wants.correction and not np.any(K[0, 1] ** 2 >= q[0] * q[1] * (1 - NEARLY_PARALLEL**2)):
         with jax.enable_x64(True), np.errstate(all="ignore"):
-            parts = [np.asarray(closed.moment(activation, o, *pairs)) for o in ((4, 0), (3, 1), (2, 2))]
+            parts = [np.asarray(closed.moment(activation, o, a, b, c)) for o in ((4, 0), (3, 1), (2, 2))]
         hessian = hessian_of(*(part.reshape(K.shape) for part in parts))
         hessian[..., [0, 1], [0, 1]] = 0  # a node with itself: the contraction with V vanishes
     return Averages(value, gradient, hessian, cubic, square, 0.0)

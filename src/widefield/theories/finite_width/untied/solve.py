@@ -87,7 +87,8 @@ class UntiedExpansion(AbstractExpansion):
         checks, notes = expansion.verdict(residual(network.activation, layers, made, wants), layers[-1].error, rtol)
         n = feeding_widths(network, question.width)
         each = {name: [_entry(name, *layer, samples) for layer in zip(layers, n, strict=True)] for name in names}
-        trust, diagnostics = (), {}
+        trust: tuple[str, ...] = ()
+        diagnostics: dict[str, Any] = {}
         if wants.pairs:
             ratio = np.asarray([relative_variance(layer)[samples].max() for layer in layers]) / n
             trust, diagnostics = expansion.judge(ratio, question.width * ratio.max() / expansion.TRUSTED)
