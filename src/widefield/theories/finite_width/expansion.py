@@ -1,23 +1,21 @@
 """What both expansions in 1/n have in common: the question, the interface, and how far the first order can be trusted."""
 
 import abc
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from widefield.answer.boundary import choose_quantities, describe_bytes, memory_budget
-from widefield.answer.certificate import Check, Status
+from widefield.answer.certificate import Check, SolveError, Status
 from widefield.question.network import Network
 from widefield.question.task import Task
 
 MAX_QUARTETS = 3000  # four-point averages (per layer, where weights are untied) that are made without being asked for
 TRUSTED = 0.3  # of V/(nK²), the variance of a kernel entry relative to its square
-UNVERIFIED = "no residual: the averages are beyond the reach of the quadrature that would check them"
 
 Dims = tuple[str, ...]
-Fields = dict[str, tuple[Dims, Any]]
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,12 @@ class Question:
     progress: bool | None = None
     quadruples: np.ndarray | None = None
 
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Lengths of the axes that all fields share."""
+        n_layers = self.network.depth + (self.network.readout_variance is not None)
+        return {"layer": n_layers, "state": self.network.depth, "sample": self.task.n_samples}
+
     def points(self, *, test: bool) -> Task:
         """Training inputs, with ``test`` the test inputs behind them, without labels."""
         x, x_test = self.task.x, self.task.x_test
@@ -38,10 +42,16 @@ class Question:
 
 
 class Quantity(NamedTuple):
-    """A field that can be asked for: its bytes, and why it is not made by default (empty if it is)."""
+    """A field that can be asked for, and why it is not made by default (empty if it is)."""
 
-    size: int
+    dims: Dims
+    shape: tuple[int, ...]
     expensive: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return 8 * math.prod(self.shape)
 
 
 class ReadoutMoments(NamedTuple):
@@ -57,9 +67,9 @@ class ReadoutMoments(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """Fields with what the certificate says of them; ``readout`` where a regression needs it and nothing failed."""
+    """Fields, none where something failed, with what the certificate says of them; ``readout`` for a regression."""
 
-    fields: Fields
+    fields: dict[str, Any]
     checks: dict[str, Check] = field(default_factory=dict)
     failure: Status | None = None
     coords: dict[str, Any] = field(default_factory=dict)
@@ -88,29 +98,22 @@ class AbstractExpansion(abc.ABC):
         """The fields ``names`` of the training inputs and, with ``readout``, the moments that a regression needs."""
 
 
-def choose(
-    quantities: Iterable[str] | None, available: Mapping[str, Quantity]
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Names to make, names left out, and why."""
-    expensive = [name for name, q in available.items() if q.expensive and quantities is None]
-    sizes = {name: q.size for name, q in available.items() if name not in expensive}
-    kept, left_out = choose_quantities(quantities, sizes)
-    if not kept:
-        raise MemoryError(
-            f"Not even `kernel` ({describe_bytes(sizes['kernel'])}) fits in {describe_bytes(memory_budget())}."
-        )
-    reasons = dict.fromkeys(available[name].expensive for name in expensive)
-    return kept, (*left_out, *expensive), tuple(reason for reason in reasons if reason != "on request")
-
-
 def quantities_of(dims: Mapping[str, Dims], lengths: Mapping[str, int]) -> dict[str, Quantity]:
     """Quantities from their dims and the lengths of these (copies of an axis end in underscores)."""
-    return {name: Quantity(8 * int(np.prod([lengths[axis.rstrip("_")] for axis in d]))) for name, d in dims.items()}
+    return {name: Quantity(d, tuple(lengths[axis.rstrip("_")] for axis in d)) for name, d in dims.items()}
 
 
-def not_a_number(dims: Mapping[str, Dims], lengths: Mapping[str, int]) -> Fields:
-    """Fields of NaN, where nothing is known."""
-    return {name: (d, np.full([lengths[axis.rstrip("_")] for axis in d], np.nan)) for name, d in dims.items()}
+def failure_of(error: SolveError | OverflowError) -> Status:
+    """What an average that could not be made means."""
+    return Status.nonfinite if isinstance(error, OverflowError) else Status.inaccurate
+
+
+def verdict(violation: float | None, error: float, rtol: float) -> tuple[dict[str, Check], tuple[str, ...]]:
+    """What success rests on, and notes; ``violation`` of the equations is None where no average could be made again."""
+    checks = {"error": Check(error, rtol)}
+    if violation is None:
+        return checks, ("no residual: the averages are beyond the reach of the quadrature that would check them",)
+    return {"residual": Check(violation, rtol)} | checks, ()
 
 
 def judge(ratio: np.ndarray, needed: float) -> tuple[tuple[str, ...], dict[str, Any]]:

@@ -1,10 +1,6 @@
 r"""Criticality: how kernel, vertex and correction of a very deep network run with depth.
 
-.. math::
-    \chi_\parallel = C_W\,\partial_K\langle\sigma^2\rangle_K, \qquad \chi_\perp = C_W\langle\sigma'^2\rangle_K, \qquad
-    V/K^2 \to c\,\ell \ \text{ or } \ \frac{C_W^2[\langle\sigma^4\rangle - \langle\sigma^2\rangle^2]}{K^2(1-\chi_\parallel^2)}
-
-Eqs. (finite_width.13), (finite_width.16), from the recursions of `widefield.theories.finite_width.untied.recursion`.
+The susceptibilities :math:`\chi_\parallel`, :math:`\chi_\perp` of Eq. (finite_width.13), and the flow of the layer recursion.
 """
 
 import math
@@ -15,35 +11,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from widefield.answer.boundary import x64
-from widefield.answer.certificate import Certificate, Check, SolveError, Status
+from widefield.answer.certificate import Certificate, Check, SolveError
 from widefield.answer.progress import bar
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
+from widefield.question.activation import Activation
 from widefield.question.network import Network
-from widefield.theories.finite_width.derived.asymptotics import Asymptotics, asymptotics
-from widefield.theories.finite_width.expansion import TRUSTED, UNVERIFIED
-from widefield.theories.finite_width.untied.fields import PAIR_NAMES
-from widefield.theories.finite_width.untied.layers import Layer, Step, Wants, advance_layer, first_layer, steps
-from widefield.theories.finite_width.untied.recursion import refuse
+from widefield.theories.finite_width.expansion import TRUSTED, failure_of, verdict
+from widefield.theories.finite_width.untied.averages import averages_of, refuse
+from widefield.theories.finite_width.untied.pair_averages import evaluate
+from widefield.theories.finite_width.untied.recursion import Layer, Wants, march, steps
 from widefield.theories.finite_width.untied.residual import residual
-from widefield.theories.prior.core import DepthLimit, find_depth_limit
+from widefield.theories.finite_width.untied.solve import PAIR, PAIR_NAMES, relative_variance
+from widefield.theories.prior.core import find_depth_limit
 
 RANGE = 1e20  # kernels beyond this, or below its inverse, end the flow: there is nothing new to see
 NO_POWER_LAW = 0.2  # an exponent that is less certain than this is none
+EDGE = 1e-9  # of a susceptibility around one
 LIMITS = (
     "variance", "correlation", "susceptibility", "variance_depth_scale", "correlation_depth_scale",
     "critical_weight_variance", "phase",
 )  # fmt: skip
-
-
-class Fit(NamedTuple):
-    """A limit at infinite depth, and how far the last layers are from it."""
-
-    value: float
-    error: float
-
-
-NONE = Fit(math.nan, math.nan)
 
 
 @x64
@@ -86,27 +74,38 @@ def criticality(
     layers, correlation = _check(network, layers, correlation)
     rtol = checks.tolerance("rtol", rtol, 1e-11)
     limit = find_depth_limit(network)
-    flow = _flow(_deepened(network, layers), correlation, rtol, progress)
-    values = {name: getattr(limit, name) for name in LIMITS} | _scalars(
-        flow.layers, asymptotics(network, limit.variance)
-    )
-    fields: dict[str, Any] = {name: ((), value) for name, value in values.items()} | _arrays(flow)
+    given = network.weight_variance, network.input_variance, network.bias_variance
+    w, u, b = (float(np.atleast_1d(v)[0]) for v in given)
+    deep = replace(
+        network, depth=layers, weight_variance=w, input_variance=u, bias_variance=b, readout_variance=None, widths=1.0,
+        biases="untied",
+    )  # fmt: skip
+    flow, verdicts, failure, notes = _follow(deep, correlation, rtol, progress)
+    verdicts |= {"limit_residual": Check(limit.residual, rtol), "limit_error": Check(limit.error, rtol)}
+    exact = asymptotics(network, limit.variance)
+    values = {name: getattr(limit, name) for name in LIMITS} | _fits(flow, exact["vertex_slope_exact"]) | exact
+    needed = np.array([relative_variance(layer).max() for layer in flow]) / TRUSTED
+    fields: dict[str, Any] = {name: ((), value) for name, value in values.items()} | {
+        "kernel": (PAIR, np.stack([layer.kernel for layer in flow])),
+        "vertex_pairs": ((*PAIR, "pair", "pair_"), np.stack([layer.blocks for layer in flow])),
+        "width_needed": (PAIR[:1], np.ceil(needed * (1 - 1e-12))),  # whole numbers survive rounding
+        "correction": (PAIR, np.stack([layer.correction for layer in flow])),
+    }
+    left_out = () if refuse(network.activation) is None else ("correction",)
+    for name in left_out:
+        del fields[name]
     certificate = Certificate(
         "criticality",
-        flow.checks | _checks_of_limit(limit, rtol),
-        flow.failure,
-        steps=len(flow.layers),
+        verdicts,
+        failure,
+        steps=len(flow),
         wall_time=time.perf_counter() - start,
         options={"layers": layers, "correlation": correlation, "rtol": rtol},
-        notes=flow.notes,
-        left_out=() if flow.wants.correction else ("correction",),
+        notes=notes,
+        left_out=left_out,
     )
     coords = {"pair": PAIR_NAMES, "pair_": PAIR_NAMES}
     return make_solution(fields, certificate, network, coords=coords, throw=throw)
-
-
-def _checks_of_limit(limit: DepthLimit, rtol: float) -> dict[str, Check]:
-    return {"limit_residual": Check(limit.residual, rtol), "limit_error": Check(limit.error, rtol)}
 
 
 def _check(network: Any, layers: Any, correlation: Any) -> tuple[int, float]:
@@ -127,86 +126,60 @@ def _check(network: Any, layers: Any, correlation: Any) -> tuple[int, float]:
     return checks.integer("layers", layers, 16), float(correlation)
 
 
-def _deepened(network: Network, n_layers: int) -> Network:
-    """The same network with many layers of one width and no readout."""
-    given = network.weight_variance, network.input_variance, network.bias_variance
-    w, u, b = (float(np.atleast_1d(v)[0]) for v in given)
-    return replace(
-        network, depth=n_layers, weight_variance=w, input_variance=u, bias_variance=b, readout_variance=None, widths=1.0,
-        biases="untied",
-    )  # fmt: skip
-
-
-class Flow(NamedTuple):
-    """The layers until the kernel grows or vanishes exponentially, and what the certificate says of them."""
-
-    layers: list[Layer]
-    wants: Wants
-    checks: dict[str, Check]
-    failure: Status | None = None
-    notes: tuple[str, ...] = ()
-
-
-def _flow(network: Network, correlation: float, rtol: float, progress: bool | None) -> Flow:
+def _follow(network: Network, correlation: float, rtol: float, progress: bool | None):
+    """The layers until the kernel grows or vanishes exponentially; checks, a failure and notes on them."""
     x = math.sqrt(2) * np.array([[[1.0, 0.0]], [[correlation, math.sqrt(1 - correlation**2)]]])
-    K, between = steps(network, x, (1,) * network.depth)
-    wants = Wants(pairs=True, correction=refuse(network.activation) is None, tensor=False, quadruples=None)
-    layers = [first_layer(K, wants)]
+    K, made = steps(network, x, (1,) * network.depth)
+    wants = Wants(pairs=True, correction=refuse(network.activation) is None)
+    flow: list[Layer] = []
+    notes: tuple[str, ...] = ()
     try:
         with bar("criticality", network.depth, progress, 0.03 * network.depth) as advance:
-            layers += _march(network, layers[0], between, wants, rtol, advance)
+            for layer in march(network.activation, K, made, wants, rtol):
+                if flow and not (1 / RANGE < layer.kernel[0, 0] < RANGE and np.isfinite(layer.blocks).all()):
+                    notes = (f"the flow ends at layer {len(flow)}: the kernel grows or vanishes exponentially",)
+                    break
+                flow.append(layer)
+                advance(1)
     except (OverflowError, SolveError) as error:
-        failure = Status.nonfinite if isinstance(error, OverflowError) else Status.inaccurate
-        return Flow(layers, wants, {}, failure, (str(error),))
-    notes: tuple[str, ...] = ()
-    if len(layers) < network.depth:
-        notes = (f"the flow ends at layer {len(layers)}: the kernel grows or vanishes exponentially",)
-    verdicts = {"error": Check(layers[-1].error, rtol)}
-    violation = residual(network.activation, layers, between[: len(layers) - 1], wants)
-    if violation is None:
-        return Flow(layers, wants, verdicts, notes=(*notes, UNVERIFIED))
-    return Flow(layers, wants, {"residual": Check(violation, rtol)} | verdicts, notes=notes)
+        return flow, {}, failure_of(error), (str(error),)
+    violation = residual(network.activation, flow, made[: len(flow) - 1], wants)
+    verdicts, more = verdict(violation, flow[-1].error, rtol)
+    return flow, verdicts, None, (*notes, *more)
 
 
-def _march(network: Network, layer: Layer, between: list[Step], wants: Wants, rtol: float, advance) -> list[Layer]:
-    flow: list[Layer] = []
-    for step in between:
-        layer = advance_layer(network, layer, step, wants, rtol)
-        if not 1 / RANGE < layer.kernel[0, 0] < RANGE or not np.isfinite(layer.blocks).all():
-            break
-        flow.append(layer)
-        advance(1)
-    return flow
+# Limits fitted to the flow.
 
 
-def _scalars(flow: list[Layer], exact: Asymptotics) -> dict[str, Any]:
-    """Fits, derived limits and the trusted depth over width."""
+class Fit(NamedTuple):
+    """A limit at infinite depth, and how far the last layers are from it."""
+
+    value: float
+    error: float
+
+
+NONE = Fit(math.nan, math.nan)
+
+
+def _fits(flow: list[Layer], growth: float) -> dict[str, float]:
+    """Exponents and slopes, and the trusted depth over width; ``growth`` of V/K²ℓ where it is known."""
     K = np.array([layer.kernel[0, 0] for layer in flow])
     ratio = np.array([layer.blocks[0, 0, 0, 0] for layer in flow]) / K**2
     shift = np.array([layer.correction[0, 0] for layer in flow]) / K
     fits = {
-        "kernel_exponent": exponent(K),
-        "vertex_exponent": exponent(ratio),
-        "vertex_slope": slope(ratio),
-        "correction_slope": slope(shift),
+        "kernel_exponent": _exponent(K),
+        "vertex_exponent": _exponent(ratio),
+        "vertex_slope": _slope(ratio),
+        "correction_slope": _slope(shift),
     }
-    values: dict[str, Any] = {name: fit.value for name, fit in fits.items()}
-    values |= {f"{name}_error": fit.error for name, fit in fits.items()}
-    values |= {
-        "universality": exact.universality,
-        "parallel_susceptibility": exact.susceptibility,
-        "vertex_slope_exact": exact.vertex_slope,
-        "correction_slope_exact": exact.correction_slope,
-        "vertex_limit": exact.vertex_limit,
-    }
-    fit, growth = fits["vertex_slope"], exact.vertex_slope
+    values = {name: fit.value for name, fit in fits.items()} | {f"{name}_error": f.error for name, f in fits.items()}
+    fit = fits["vertex_slope"]
     if math.isnan(growth) and fit.value > fit.error:
         growth = fit.value
-    values["depth_to_width"] = math.inf if growth == 0 else TRUSTED / growth
-    return values
+    return values | {"depth_to_width": math.inf if growth == 0 else TRUSTED / growth}
 
 
-def exponent(values: np.ndarray) -> Fit:
+def _exponent(values: np.ndarray) -> Fit:
     """p of y ~ ℓ^p, ℓ = 0, 1, …, from the last three doublings of ℓ."""
     _, y = _doublings(values)
     if not np.all(y[1:] * y[:-1] > 0):
@@ -214,7 +187,7 @@ def exponent(values: np.ndarray) -> Fit:
     return _extrapolate(np.log2(y[1:] / y[:-1]))
 
 
-def slope(values: np.ndarray) -> Fit:
+def _slope(values: np.ndarray) -> Fit:
     """Limit of y/ℓ, from the last three doublings of ℓ."""
     depth, y = _doublings(values)
     return _extrapolate((y / depth)[1:]) if depth[0] > 0 else NONE
@@ -234,15 +207,63 @@ def _doublings(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (depth, values[depth]) if depth[0] else (depth, np.full(4, math.nan))
 
 
-def _arrays(flow: Flow) -> dict[str, Any]:
-    pair = ("layer", "sample", "sample_")
-    layers, wants = flow.layers, flow.wants
-    ratio = np.array([np.max(np.diagonal(v.blocks[..., 0, 0]) / np.diag(v.kernel) ** 2) for v in layers])
-    arrays = {
-        "kernel": (pair, np.stack([layer.kernel for layer in layers])),
-        "vertex_pairs": ((*pair, "pair", "pair_"), np.stack([layer.blocks for layer in layers])),
-        "width_needed": (pair[:1], np.ceil(ratio / TRUSTED * (1 - 1e-12))),  # whole numbers survive rounding,
+# Great depth in closed form, Eqs. (finite_width.14), (finite_width.15), (finite_width.16).
+
+
+def asymptotics(network: Network, variance: float) -> dict[str, Any]:
+    """Class, χ∥, lim V/K²ℓ, lim G1/Kℓ and what V/K² saturates at, for a variance that tends to ``variance`` (0 and ∞ too).
+
+    NaN where a limit is not known.
+    """
+    phi, w = network.activation, float(np.atleast_1d(network.weight_variance)[0])
+    biased = bool(network.bias_variances.any())
+    slopes = _scale_slopes(phi)
+    if slopes is not None and (not biased or not math.isfinite(variance)):
+        A2, A4 = ((slopes[0] ** k + slopes[1] ** k) / 2 for k in (2, 4))
+        growth = 3 * A4 / A2**2 - 1 if w * A2 > 0 else math.nan
+        if biased and abs(w * A2 - 1) <= EDGE:  # K grows by the bias at every layer: V = growth Σ K²
+            growth /= 3
+        return _limits("unbounded" if biased else "scale invariant", w * A2, growth, 0.0)
+    if not math.isfinite(variance):
+        return _limits("unbounded")
+    if variance == 0:
+        return _vanishing(phi, w)
+    averages = averages_of(phi, np.full((1, 1), variance), 1e-8, hessian=False)
+    chi = w * float(averages.gradient.sum(axis=0)[0, 0])
+    if abs(chi) >= 1 - EDGE:
+        return _limits("finite", chi)
+    assert averages.square is not None
+    source = w**2 * float(averages.square[0, 0] - averages.value[0, 0] ** 2)
+    return _limits("finite", chi, 0.0, 0.0, source / (variance**2 * (1 - chi**2)))
+
+
+def _limits(
+    universality: str, chi=math.nan, vertex=math.nan, correction=math.nan, saturated=math.nan
+) -> dict[str, Any]:
+    return {
+        "universality": universality,
+        "parallel_susceptibility": chi,
+        "vertex_slope_exact": vertex,
+        "correction_slope_exact": correction,
+        "vertex_limit": saturated,
     }
-    if wants.correction:
-        arrays["correction"] = (pair, np.stack([layer.correction for layer in layers]))
-    return arrays
+
+
+def _scale_slopes(phi: Activation) -> tuple[float, float] | None:
+    """Slopes above and below zero of a function that is linear on either side, None for others."""
+    z = np.array([0.01, 0.3, 1.0, 7.0])
+    above, below = evaluate(phi, 0, z)[0] / z, evaluate(phi, 0, -z)[0] / -z
+    flat = all(np.ptp(v) <= 1e-12 * max(abs(v[0]), 1e-300) for v in (above, below))
+    return (float(above[0]), float(below[0])) if flat else None
+
+
+def _vanishing(phi: Activation, w: float) -> dict[str, Any]:
+    """σ = σ₁z + ½σ₂z² + …; below criticality such a network becomes linear, with slope 2."""
+    if 0.0 in phi.breaks:
+        return _limits("vanishing")
+    first, second, third = (float(v[0]) for v in evaluate(phi, 3, np.zeros(1))[1:])
+    chi = w * first**2
+    if abs(chi - 1) > EDGE:
+        return _limits("vanishing", chi, 2.0, 0.0) if 0 < chi < 1 else _limits("vanishing", chi)
+    bend = third / first + 0.75 * (second / first) ** 2
+    return _limits("vanishing", chi, 2 / 3, -1 / 3) if bend < 0 else _limits("vanishing", chi)

@@ -1,20 +1,12 @@
 r"""Bayesian regression with a random network of finite width, to first order in the fluctuations of its covariance.
 
-Given the covariance :math:`\hat G` of the outputs these are independent Gaussians. With :math:`\hat G = K + \Delta`,
-:math:`\mathbb E\Delta = G_1/n`, :math:`\mathrm{Cov}(\Delta,\Delta) = V/n` and the likelihood
-:math:`L(\hat G) = \prod_i N(y_i;0,\hat G_{DD}+\sigma^2)`, any function A of the covariance has the posterior average
-
-.. math::
-    \frac{\mathbb E[AL]}{\mathbb E[L]} = A + \tfrac1n\left[A'\!\cdot G_1 + \tfrac12A''\!:V + A'\!\cdot V\cdot(\ln L)'\right],
-    \qquad \ln\mathbb E L = \ln L + \tfrac1n\left[(\ln L)'\!\cdot G_1
-    + \tfrac12\left((\ln L)'' + (\ln L)'(\ln L)'\right)\!:V\right]
-
-Eqs. (finite_width.17), (finite_width.18), (finite_width.19), the last term of the first one being what the labels teach
-about the kernel.
+Given the covariance :math:`\hat G = K + \Delta` of the outputs these are independent Gaussians; averages over :math:`\Delta`,
+with mean :math:`G_1/n` and covariance :math:`V/n`, are weighted with the likelihood L of the labels. Eqs. (finite_width.17),
+(finite_width.18), (finite_width.19).
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -22,8 +14,8 @@ import scipy.linalg
 from widefield.answer.certificate import Check, Status
 from widefield.question.network import Network
 from widefield.question.task import Task
-from widefield.theories.finite_width.expansion import TRUSTED, Quantity, Question, Result, not_a_number, quantities_of
-from widefield.theories.finite_width.untied.recursion import refuse
+from widefield.theories.finite_width.expansion import TRUSTED, Quantity, Question, Result, quantities_of
+from widefield.theories.finite_width.untied.averages import refuse
 
 EPS = float(np.finfo(float).eps)
 Array = np.ndarray
@@ -37,9 +29,6 @@ DIMS: dict[str, tuple[str, ...]] = {
     "log_evidence": (),
     "log_evidence_correction": (),
 }
-
-
-# What can be asked.
 
 
 def reason_against(network: Network, task: Task) -> str | None:
@@ -61,69 +50,50 @@ def reason_against(network: Network, task: Task) -> str | None:
 def available(question: Question, states: tuple[int, ...], expensive: str) -> dict[str, Quantity]:
     """Fields of a regression that predicts at ``states``."""
     names = {name: dims for name, dims in DIMS.items() if question.task.n_test or not name.startswith("test")}
-    quantities = quantities_of(names, _lengths(question, states))
-    return {name: quantity._replace(expensive=expensive) for name, quantity in quantities.items()}
-
-
-def _lengths(question: Question, states: tuple[int, ...]) -> dict[str, int]:
-    return {"state": len(states), "test": question.task.n_test, "output": question.task.labels().shape[2]}
+    lengths = {"state": len(states), "test": question.task.n_test, "output": question.task.labels().shape[2]}
+    return {name: q._replace(expensive=expensive) for name, q in quantities_of(names, lengths).items()}
 
 
 def regress(
     question: Question, states: tuple[int, ...], source: Result, names: tuple[str, ...], noise: float
 ) -> Result:
-    """The fields ``names``, predicted at ``states``, from the moments of ``source``; NaN where it has none."""
+    """The fields ``names``, predicted at ``states``, from the moments of ``source``; none where it failed."""
     task, n = question.task, question.network.sizes(question.width)[-1]
-    lengths = _lengths(question, states)
-    nothing = not_a_number({name: DIMS[name] for name in names}, lengths)
     coords = {dim: list(states) for dim in ("state", "state_") if any(dim in DIMS[name] for name in names)}
     if source.readout is None or source.failure or not all(check.met for check in source.checks.values()):
-        return Result(nothing, coords=coords)
-    labels = task.labels().transpose(1, 0, 2).reshape(-1, lengths["output"])
+        return Result({}, coords=coords)
+    labels = task.labels()
+    shape = len(states), task.n_test, labels.shape[2]
     try:
-        posterior = condition(*source.readout, labels, noise)
+        posterior = condition(*source.readout, labels.transpose(1, 0, 2).reshape(-1, shape[2]), noise)
     except np.linalg.LinAlgError as error:
         note = f"the training kernel plus noise={noise:g} is not positive definite ({error})"
-        return Result(nothing, failure=Status.not_psd, coords=coords, notes=(note,))
-    values = _values(posterior, n, (lengths["state"], task.n_test, lengths["output"]))
-    return Result(
-        {name: (DIMS[name], values[name]) for name in names},
-        {"residual": Check(posterior.residual, question.rtol)},
-        coords=coords,
-        notes=_doubts(posterior, n),
-        diagnostics={"evidence_variance": posterior.spread / n},
-    )
-
-
-def _doubts(posterior: "Posterior", n: int) -> tuple[str, ...]:
+        return Result({}, failure=Status.not_psd, coords=coords, notes=(note,))
     spread = posterior.spread / n
-    if spread <= TRUSTED:
-        return ()
-    return (
-        f"beyond the reach of the expansion: the log likelihood varies between networks by {spread:.2g}, more than "
-        f"{TRUSTED:g}; width {int(np.ceil(posterior.spread / TRUSTED))}, more noise or fewer labels would do",
-    )
-
-
-def _values(posterior: "Posterior", n: int, shape: tuple[int, int, int]) -> dict[str, Any]:
-    """Fields by name, with states and test samples apart again."""
-    n_states, n_test, n_outputs = shape
-    mean = posterior.mean_correction
-    gaussian = np.multiply.outer(posterior.covariance, np.eye(n_outputs))
+    notes: tuple[str, ...] = ()
+    if spread > TRUSTED:
+        notes = (
+            f"beyond the reach of the expansion: the log likelihood varies between networks by {spread:.2g}, more than "
+            f"{TRUSTED:g}; width {int(np.ceil(posterior.spread / TRUSTED))}, more noise or fewer labels would do",
+        )
     covariance = posterior.covariance_correction
-    split = (n_states, n_test, n_states, n_test, n_outputs, n_outputs)
+    split = (*shape[:2], *shape[:2], shape[2], shape[2])
     by_state = lambda v: v.reshape(split).transpose(0, 2, 1, 3, 4, 5)  # noqa: E731
-    return {
-        "test_prediction": (posterior.mean + mean / n).reshape(shape),
-        "test_prediction_correction": mean.reshape(shape),
-        "test_covariance": by_state(gaussian + covariance / n),
+    values = {
+        "test_prediction": (posterior.mean + posterior.mean_correction / n).reshape(shape),
+        "test_prediction_correction": posterior.mean_correction.reshape(shape),
+        "test_covariance": by_state(np.multiply.outer(posterior.covariance, np.eye(shape[2])) + covariance / n),
         "test_covariance_correction": by_state(covariance),
         "log_evidence": posterior.evidence + posterior.evidence_correction / n,
         "log_evidence_correction": posterior.evidence_correction,
     }
-
-
-# The expansion.
+    return Result(
+        {name: values[name] for name in names},
+        {"residual": Check(posterior.residual, question.rtol)},
+        coords=coords,
+        notes=notes,
+        diagnostics={"evidence_variance": spread},
+    )
 
 
 class Posterior(NamedTuple):
@@ -144,41 +114,40 @@ class Posterior(NamedTuple):
     residual: float
 
 
-class Point(NamedTuple):
-    """At K: S = (K_DD + σ²)⁻¹, α = S y, B = K_*D S, J = (−B, 1), and the residual of the solve."""
-
-    S: Array
-    alpha: Array
-    B: Array
-    J: Array
-    n: int
-    residual: float
-
-
 def condition(K: Array, G1: Array, V: Array, labels: Array, noise: float) -> Posterior:
     """Outputs at test points given ``labels`` (sample, output); K, G1 and V over training then test points.
 
     Error: raises `numpy.linalg.LinAlgError` where K_DD + noise is singular; nothing is added to it.
     """
-    at, log_determinant = _solve(K, labels, noise)
+    at, log_determinant, residual = _solve(K, labels, noise)
     n, n_outputs = labels.shape
     mean, covariance = K[n:, :n] @ at.alpha, K[n:, n:] - K[n:, :n] @ at.B.T
     evidence = -0.5 * (np.sum(labels * at.alpha) + n_outputs * (log_determinant + n * np.log(2 * np.pi)))
-    shifts: list[Array] = list(first(at, G1))
+    shifts: list[Array] = list(_first(at, G1))
     between = np.zeros((*mean.shape, *mean.shape))
     spread = 0.0
     for sign, M in _modes(V):
-        one, two = first(at, M), second(at, M)
+        one, two = _first(at, M), _second(at, M)
         for k, (slope, bend) in enumerate(zip(one, two, strict=True)):
             shifts[k] = shifts[k] + sign * (0.5 * bend + slope * one.score * (1.0 if k < 2 else 0.5))
         between += sign * np.multiply.outer(one.mean, one.mean)
         spread += float(sign * one.score**2)
     within = np.multiply.outer(shifts[1], np.eye(n_outputs))
     corrections = shifts[0], within + between.transpose(0, 2, 1, 3), float(shifts[2])
-    return Posterior(mean, covariance, float(evidence), *corrections, float(spread), at.residual)
+    return Posterior(mean, covariance, float(evidence), *corrections, float(spread), residual)
 
 
-def _solve(K: Array, labels: Array, noise: float) -> tuple[Point, float]:
+class Point(NamedTuple):
+    """At K: S = (K_DD + σ²)⁻¹, α = S y, B = K_*D S, J = (−B, 1)."""
+
+    S: Array
+    alpha: Array
+    B: Array
+    J: Array
+
+
+def _solve(K: Array, labels: Array, noise: float) -> tuple[Point, float, float]:
+    """Also ln det(K_DD + σ²) and the residual of the solve."""
     n = len(labels)
     matrix = K[:n, :n] + noise * np.eye(n)
     factor = scipy.linalg.cholesky(matrix, lower=True)
@@ -191,7 +160,7 @@ def _solve(K: Array, labels: Array, noise: float) -> tuple[Point, float]:
     scale = np.linalg.norm(matrix, 2) * np.linalg.norm(alpha) + np.linalg.norm(labels)
     residual = float(np.linalg.norm(matrix @ alpha - labels) / (scale if scale else 1.0))
     B = scipy.linalg.cho_solve((factor, True), K[:n, n:]).T
-    return Point(S, alpha, B, np.hstack([-B, np.eye(len(B))]), n, residual), float(np.sum(np.log(pivots)))
+    return Point(S, alpha, B, np.hstack([-B, np.eye(len(B))])), float(np.sum(np.log(pivots))), residual
 
 
 class Derivative(NamedTuple):
@@ -202,20 +171,20 @@ class Derivative(NamedTuple):
     score: Array
 
 
-def first(at: Point, M: Array) -> Derivative:
+def _first(at: Point, M: Array) -> Derivative:
     """First derivatives in the direction ``M`` of the covariance."""
-    inner = M[: at.n, : at.n]
-    score = 0.5 * np.sum(at.alpha * (inner @ at.alpha)) - 0.5 * at.alpha.shape[1] * np.sum(at.S * inner)
-    return Derivative(at.J @ M[:, : at.n] @ at.alpha, at.J @ M @ at.J.T, score)
+    n, n_outputs = at.alpha.shape
+    inner = M[:n, :n]
+    score = 0.5 * np.sum(at.alpha * (inner @ at.alpha)) - 0.5 * n_outputs * np.sum(at.S * inner)
+    return Derivative(at.J @ M[:, :n] @ at.alpha, at.J @ M @ at.J.T, score)
 
 
-def second(at: Point, M: Array) -> Derivative:
+def _second(at: Point, M: Array) -> Derivative:
     """Second derivatives in the direction ``M``."""
-    inner = M[: at.n, : at.n]
-    N = at.J @ M[:, : at.n]
-    pulled = inner @ at.alpha
-    SM = at.S @ inner
-    score = -np.sum(pulled * (at.S @ pulled)) + 0.5 * at.alpha.shape[1] * np.sum(SM * SM.T)
+    n, n_outputs = at.alpha.shape
+    inner, N = M[:n, :n], at.J @ M[:, :n]
+    pulled, SM = inner @ at.alpha, at.S @ inner
+    score = -np.sum(pulled * (at.S @ pulled)) + 0.5 * n_outputs * np.sum(SM * SM.T)
     return Derivative(-2 * N @ at.S @ pulled, -2 * N @ at.S @ N.T, score)
 
 

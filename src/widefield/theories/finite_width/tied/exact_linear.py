@@ -1,13 +1,7 @@
 r"""Linear networks exactly at every width: mean and covariance of :math:`\tfrac1n\sum_ih_ih_i` as polynomials in 1/n.
 
 With :math:`h^a = \sum_{i\le a}W^{a}\cdots W^{i+1}u^i` and Gaussian sources :math:`\langle u^iu^j\rangle = B_{ij}` per neuron,
-everything reduces to averages of traces of words in the weights, which integration by parts shortens:
-
-.. math::
-    \mathrm{tr}(WAW^TB) \to \mathrm{tr}A\,\mathrm{tr}B, \quad \mathrm{tr}(WAWB) \to \mathrm{tr}(A^TB), \quad
-    \mathrm{tr}(WA)\,\mathrm{tr}(WB) \to \mathrm{tr}(A^TB), \quad \mathrm{tr}(WA)\,\mathrm{tr}(W^TB) \to \mathrm{tr}(AB),
-
-each with a factor w/n. Eq. (finite_width.29).
+everything reduces to averages of traces of words in the weights, which integration by parts shortens, Eq. (finite_width.29).
 """
 
 from dataclasses import dataclass
@@ -28,8 +22,7 @@ class ExactLinear:
     r"""Exact moments of a linear network of width n.
 
     ``pairs`` (pair, 4) are state, state\_, sample, sample\_ of each pair of nodes; ``mean`` (pair,) and ``covariance``
-    (pair, pair\_) are those of :math:`\tfrac1n\sum_ih_ih_i`, and the ``*_coefficients`` their expansion in 1/n, the
-    order in front.
+    (pair, pair\_) those of :math:`\tfrac1n\sum_ih_ih_i`, ``*_coefficients`` (order, …) their expansion in 1/n.
     """
 
     pairs: np.ndarray
@@ -39,17 +32,14 @@ class ExactLinear:
     covariance_coefficients: np.ndarray
 
 
-def _canonical(words: tuple[Word, ...]) -> tuple[Word, ...]:
-    """Cyclic rotations and transposes of a word have the same trace."""
-    best = []
-    for word in words:
-        flipped = tuple(-k for k in reversed(word))
-        best.append(min(w[i:] + w[:i] for w in (word, flipped) for i in range(len(word))) if word else ())
-    return tuple(sorted(best))
-
-
 def _flip(word: Word) -> Word:
     return tuple(-k for k in reversed(word))
+
+
+def _canonical(words: tuple[Word, ...]) -> tuple[Word, ...]:
+    """Cyclic rotations and transposes of a word have the same trace."""
+    turns = lambda word: (w[i:] + w[:i] for w in (word, _flip(word)) for i in range(len(word)))  # noqa: E731
+    return tuple(sorted(min(turns(word), default=()) for word in words))
 
 
 @cache
@@ -57,38 +47,27 @@ def _traces(words: tuple[Word, ...]) -> dict[int, int]:
     """E Π tr(word) for weights of variance 1/n, as {power of n: coefficient}."""
     n_empty = sum(not word for word in words)
     words = tuple(word for word in words if word)
-    total: dict[int, int] = {}
     if not words:
         return {n_empty: 1}
     (letter, *rest), others = words[0], words[1:]
-    tail = tuple(rest)
-
-    def add(shorter: tuple[Word, ...]) -> None:
-        for power, coefficient in _traces(_canonical(shorter)).items():
-            total[power + n_empty - 1] = total.get(power + n_empty - 1, 0) + coefficient
-
+    tail, shorter = tuple(rest), []
     for i, other in enumerate(tail):
         A, B = tail[:i], tail[i + 1 :]
         if other == -letter:
-            add((A, B, *others))
+            shorter.append((A, B, *others))
         elif other == letter:
-            add((_flip(A) + B, *others))
+            shorter.append((_flip(A) + B, *others))
     for m, word in enumerate(others):
         left = others[:m] + others[m + 1 :]
         for i, other in enumerate(word):
-            B = word[i + 1 :] + word[:i]
-            if other == letter:
-                add((_flip(tail) + B, *left))
-            elif other == -letter:
-                add((tail + B, *left))
+            if abs(other) == abs(letter):
+                joined = (_flip(tail) if other == letter else tail) + word[i + 1 :] + word[:i]
+                shorter.append((joined, *left))
+    total: dict[int, int] = {}
+    for part in shorter:
+        for power, coefficient in _traces(_canonical(part)).items():
+            total[power + n_empty - 1] = total.get(power + n_empty - 1, 0) + coefficient
     return total
-
-
-def _product(network: Network, a: int, i: int) -> tuple[Word, float]:
-    """W^a ⋯ W^{i+1} as a word, and the product of the weights' standard deviations."""
-    steps = range(a, i, -1)
-    word = tuple(1 if network.weights == "tied" else s for s in steps)
-    return word, float(np.prod([np.sqrt(network.weight_variances[s - 1]) for s in steps]))
 
 
 def sources(network: Network, task: Task) -> np.ndarray:
@@ -120,7 +99,7 @@ def exact_linear(network: Network, task: Task, width: int) -> ExactLinear:
     B = sources(network, task)
     label = [(a, i) for a in range(network.depth) for i in range(task.n_samples)]
     pairs = [(*label[p], *label[q]) for p in range(len(label)) for q in range(p, len(label))]
-    terms = [_terms(network, B, *pair) for pair in pairs]
+    terms = [_terms(network, *pair) for pair in pairs]
     orders = 2 * network.depth + 2
     mean = np.zeros((orders, len(pairs)))
     covariance = np.zeros((orders, len(pairs), len(pairs)))
@@ -135,16 +114,14 @@ def exact_linear(network: Network, task: Task, width: int) -> ExactLinear:
     return ExactLinear(swapped, powers @ mean, np.einsum("k,kpq->pq", powers, covariance), mean, covariance)
 
 
-def _terms(network: Network, B: np.ndarray, a: int, alpha: int, b: int, beta: int):
+def _terms(network: Network, a: int, alpha: int, b: int, beta: int):
     """h^a·h^b = Σ_ij u^i (W^{a…i})ᵀ W^{b…j} u^j: the words with their weights and sources."""
-    result = []
-    for i in range(a + 1):
-        left, scale = _product(network, a, i)
-        for j in range(b + 1):
-            right, more = _product(network, b, j)
-            if scale * more:
-                result.append((_flip(left) + right, scale * more, (i, j, alpha, beta)))
-    return result
+    root = np.sqrt(network.weight_variances)
+    word = lambda top, bottom: tuple(1 if network.weights == "tied" else s for s in range(top, bottom, -1))  # noqa: E731
+    scale = lambda top, bottom: float(np.prod(root[bottom:top][::-1]))  # noqa: E731
+    every = [(i, j) for i in range(a + 1) for j in range(b + 1)]
+    terms = [(_flip(word(a, i)) + word(b, j), scale(a, i) * scale(b, j), (i, j, alpha, beta)) for i, j in every]
+    return [term for term in terms if term[1]]
 
 
 def _collect(target: np.ndarray, factor: float, words: tuple[Word, ...], normal: int) -> None:

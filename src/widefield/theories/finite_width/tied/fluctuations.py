@@ -4,9 +4,9 @@ r"""The 1/n theory of networks whose weights, biases or inputs are tied across s
     n\,\mathrm{Cov}(\hat C_P, \hat C_Q) \to V = R\kappa R^T, \qquad
     n(\mathbb E\hat C_P - C_P) \to G_1 = R[\tfrac12 m'':V + T]
 
-Eqs. (finite_width.23), (finite_width.24), and, for the averages :math:`\tfrac1n\sum_ih_ih_i` that a simulation shows,
-their shift :math:`H_1` and their variance :math:`V_h`, Eqs. (finite_width.26), (finite_width.27). With untied parameters V
-and :math:`G_1` are those of the layer recursion. Equal widths only. First order in 1/n.
+Eqs. (finite_width.22) to (finite_width.25), and, for the averages :math:`\tfrac1n\sum_ih_ih_i` that a simulation shows, their
+shift :math:`H_1` and their variance :math:`V_h`, Eqs. (finite_width.26), (finite_width.27). κ is the noise of one neuron; in T
+the noise of Q acts, through its own response, on the covariance of the states that make P. Equal widths only.
 """
 
 import math
@@ -15,20 +15,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from widefield.answer.boundary import describe_bytes, memory_budget, x64
+from widefield.answer.progress import bar
+from widefield.gaussian.closed import kink_slope
+from widefield.gaussian.quartic import fourth_moment, fourth_moment_and_gradient
+from widefield.question.activation import Activation
 from widefield.question.network import Network
 from widefield.question.task import Task
-from widefield.theories.finite_width.tied.neuron_noise import noise
-from widefield.theories.finite_width.tied.pairs import (
-    Nodes,
-    Response,
-    Rows,
-    curvature,
-    find_nodes,
-    find_rows,
-    respond,
-)
+from widefield.theories.finite_width.tied.pairs import Nodes, Response, Rows, curvature, find_nodes, find_rows, respond
 
 COPIES = 16  # matrices over pairs of rows in memory at once
+CHUNK = 8192  # quadruples at a time
+SLOW = 32  # the same where each is a four-dimensional sum
+CLOSED = ("linear", "exp", "erf", "sin", "cos", "rbf")
 
 
 @dataclass(frozen=True)
@@ -61,30 +59,114 @@ def expand(
     rows = find_rows(network, nodes, read)
     _guard(len(rows), len(nodes.C))
     response = respond(network.activation, nodes, rows)
-    reuse = _reuses(network, nodes, rows)
-    kappa, T, error = noise(network.activation, nodes, rows, response, reuse=reuse, progress=progress)
+    # T needs one neuron's noise to be correlated between states: outputs read at different states join these, too.
+    joined = np.any((nodes.state[rows.x] != nodes.state[rows.y]) & (rows.weight != 0))
+    related = np.any(nodes.C[nodes.state[:, None] != nodes.state] != 0)
+    reuse = network.weights == "tied" or bool(joined or related)
+    kappa, T, error = _noise(network.activation, nodes, rows, response, reuse, progress)
     R = response.R
     V = R @ kappa @ R.T
     V = 0.5 * (V + V.T)
-    G1 = R @ (curvature(V, nodes, rows, response.second) + T)
+    G1 = R @ (curvature(V, rows, response.second) + T)
     H1 = on_nodes(G1, rows) + _shift(nodes, rows, response)
     Vh = _variance(V, nodes, rows, response)
     return Fluctuations(nodes, rows, response, kappa, T, V, G1, H1, Vh, max(error, response.error))
 
 
-def _reuses(network: Network, nodes: Nodes, rows: Rows) -> bool:
-    """Whether one neuron's noise at different states is correlated, so that T need not vanish.
-
-    Pairs of outputs read at different states join these states even where nothing else is tied.
-    """
-    different = nodes.state[:, None] != nodes.state
-    joined = np.any((nodes.state[rows.x] != nodes.state[rows.y]) & (rows.weight != 0))
-    return network.weights == "tied" or bool(joined or np.any(nodes.C[different] != 0))
+def _guard(n_rows: int, n_nodes: int) -> None:
+    n_averages = min(n_rows**2 // 2, math.comb(n_nodes + 3, 4))
+    need = 8 * (COPIES * n_rows**2 + n_rows * n_nodes * (n_nodes + 1) // 2 + 40 * n_averages)
+    if need > memory_budget():
+        raise MemoryError(
+            f"`task` has {n_nodes} different states and samples, which make {n_rows} fluctuating pairs and need "
+            f"{describe_bytes(need)}; only {describe_bytes(memory_budget())} may be used. Use fewer samples or states."
+        )
 
 
 def on_nodes(values: np.ndarray, rows: Rows) -> np.ndarray:
     """A quantity of the rows as a matrix over hidden nodes, zero where nothing fluctuates."""
     return np.append(values, 0.0)[np.where(rows.of >= 0, rows.of, len(values))]
+
+
+def by_state(matrix: np.ndarray, nodes: Nodes) -> np.ndarray:
+    """A matrix over nodes as (state, state_, sample, sample_)."""
+    return matrix[nodes.of[:, None, :, None], nodes.of[None, :, None, :]]
+
+
+# Noise of one neuron.
+
+
+def _noise(
+    activation: Activation, nodes: Nodes, rows: Rows, response: Response, reuse: bool, progress: bool | None
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """κ (row, row\\_), T (row,; zero unless ``reuse``), and the largest relative error of a four-point average."""
+    active = np.flatnonzero(rows.weight != 0)
+    kappa, T = np.zeros((len(rows), len(rows))), np.zeros(len(rows))
+    if not len(active):
+        return kappa, T, 0.0
+    x, y, w, mean = rows.x[active], rows.y[active], rows.weight[active], response.mean[active]
+    four, index = _quadruples(x, y, len(nodes.C))
+    C = nodes.C[four[:, :, None], four[:, None, :]]
+    value, error, gradient = _averages(activation, C, reuse, progress)
+    if reuse:
+        T[active] = w * _reuse(rows, response.R, active, four, index, gradient)
+        T -= (response.R - np.eye(len(rows))) @ (rows.weight * response.mean)
+    block = value[index] - mean[:, None] * mean
+    joined = [nodes.C[a[:, None], b] != 0 for a in (x, y) for b in (x, y)]
+    block = np.where(np.any(joined, axis=0), block, 0.0)  # independent nodes
+    kappa[np.ix_(active, active)] = w[:, None] * w * block
+    fourth = np.zeros(len(nodes.C))
+    same = (four == four[:, :1]).all(axis=1)
+    fourth[four[same, 0]] = value[same]
+    scale = np.maximum(fourth[four].max(axis=1), np.abs(value))
+    return kappa, T, float(np.max(error[scale > 0] / scale[scale > 0], initial=0.0))
+
+
+def _quadruples(x: np.ndarray, y: np.ndarray, n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Different sets of four nodes that two active rows average, and which one each pair of rows has."""
+    n = len(x)
+    four = np.empty((n, n, 4), np.int64)
+    four[..., 0], four[..., 1] = x[:, None], y[:, None]
+    four[..., 2], four[..., 3] = x, y
+    four.sort(axis=-1)
+    code = ((four[..., 0] * n_nodes + four[..., 1]) * n_nodes + four[..., 2]) * n_nodes + four[..., 3]
+    _, first, index = np.unique(code.reshape(-1), return_index=True, return_inverse=True)
+    return four.reshape(-1, 4)[first], index.reshape(n, n)
+
+
+def _averages(
+    activation: Activation, C: np.ndarray, reuse: bool, progress: bool | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """<φφφφ>, its errors and, for ``reuse``, its gradients, some quadruples at a time."""
+    value, error, gradient = np.empty(len(C)), np.empty(len(C)), np.empty(C.shape if reuse else 0)
+    named = activation.is_named and activation.name in CLOSED
+    fast = named or kink_slope(activation) is not None
+    size = CHUNK if fast else SLOW
+    with bar("four-point averages", len(C), progress, (2e-4 if fast else 0.1) * len(C)) as advance:
+        for start in range(0, len(C), size):
+            part = slice(start, start + size)
+            if reuse:
+                value[part], error[part], gradient[part] = fourth_moment_and_gradient(activation, C[part])
+            else:
+                value[part], error[part] = fourth_moment(activation, C[part])
+            advance(len(C[part]))
+    return value, error, gradient
+
+
+def _reuse(rows: Rows, R: np.ndarray, active, four, index, gradient) -> np.ndarray:
+    """Σ_{Q,E} w_Q ∂<φφφφ>/∂C_E R_EQ of the active rows, ½ Σ_ef G_ef over ordered pairs of the four nodes."""
+    wide = np.vstack([R[:, active], np.zeros(len(active))])  # row −1: no response
+    total = np.zeros(len(active))
+    columns, w = np.arange(len(active)), rows.weight[active]
+    for e in range(4):
+        for f in range(e, 4):
+            pair = rows.of[four[:, e], four[:, f]]
+            part = gradient[:, e, f][index] * wide[pair[index], columns]
+            total += (1.0 if e < f else 0.5) * part @ w
+    return total
+
+
+# What a simulation shows.
 
 
 def _shift(nodes: Nodes, rows: Rows, response: Response) -> np.ndarray:
@@ -112,18 +194,3 @@ def _variance(V: np.ndarray, nodes: Nodes, rows: Rows, response: Response) -> np
         row = rows.of[p, r]
         diagonal[row] += 2 * np.sum(Z[row] * (C[p, e] * C[r, f] + C[p, f] * C[r, e]))
     return on_nodes(diagonal, rows) + q[:, None] * q + C**2
-
-
-def _guard(n_rows: int, n_nodes: int) -> None:
-    n_averages = min(n_rows**2 // 2, math.comb(n_nodes + 3, 4))
-    need = 8 * (COPIES * n_rows**2 + n_rows * n_nodes * (n_nodes + 1) // 2 + 40 * n_averages)
-    if need > memory_budget():
-        raise MemoryError(
-            f"`task` has {n_nodes} different states and samples, which make {n_rows} fluctuating pairs and need "
-            f"{describe_bytes(need)}; only {describe_bytes(memory_budget())} may be used. Use fewer samples or states."
-        )
-
-
-def by_state(matrix: np.ndarray, nodes: Nodes) -> np.ndarray:
-    """A matrix over nodes as (state, state_, sample, sample_)."""
-    return matrix[nodes.of[:, None, :, None], nodes.of[None, :, None, :]]

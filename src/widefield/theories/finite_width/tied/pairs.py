@@ -61,22 +61,21 @@ class Rows:
 def find_nodes(network: Network, task: Task) -> Nodes:
     """The nodes of a network on a task; samples that coincide at a state (duplicate inputs) are one node there."""
     depth, n = network.depth, task.n_samples
-    hidden = _covariance(network, task)
+    matrices = hidden_covariance(network, task.sequences(depth))
+    if matrices.failure is Status.nonfinite:
+        raise OverflowError("the covariance at infinite width overflows")
+    if matrices.failure is not None:
+        raise SolveError("; ".join(matrices.notes))
+    hidden = matrices.arrays["hidden"]
     of = np.zeros((depth, n), int)
     first: list[tuple[int, int]] = []
     for a in range(depth):
-        here: list[int] = []
-        for alpha in range(n):
-            q = hidden[a, a, alpha, alpha]
-            for node in here:
-                beta = first[node][1]
-                p, c = hidden[a, a, beta, beta], hidden[a, a, alpha, beta]
-                if abs(q - c) <= ALMOST * q and abs(p - c) <= ALMOST * q:
-                    of[a, alpha] = node
-                    break
-            else:
-                of[a, alpha] = len(first)
-                here.append(len(first))
+        K = hidden[a, a]
+        q = np.diag(K)[:, None]
+        same = (np.abs(q - K) <= ALMOST * q) & (np.abs(q.T - K) <= ALMOST * q)
+        for alpha, beta in enumerate(np.argmax(same, axis=1)):  # the first sample that it coincides with
+            of[a, alpha] = of[a, beta] if beta < alpha else len(first)
+            if beta == alpha:
                 first.append((a, alpha))
     state, sample = np.transpose(first)
     C = hidden[state[:, None], state, sample[:, None], sample]
@@ -85,37 +84,27 @@ def find_nodes(network: Network, task: Task) -> Nodes:
     return Nodes(of, state, previous, C, (state > 0) & (np.diag(C) > 0))
 
 
-def _covariance(network: Network, task: Task) -> np.ndarray:
-    matrices = hidden_covariance(network, task.sequences(network.depth))
-    if matrices.failure is Status.nonfinite:
-        raise OverflowError("the covariance at infinite width overflows")
-    if matrices.failure is not None:
-        raise SolveError("; ".join(matrices.notes))
-    return matrices.arrays["hidden"]
-
-
 def find_rows(network: Network, nodes: Nodes, read: np.ndarray) -> Rows:
     """All fluctuating pairs, in an order in which each depends on earlier ones only.
 
     ``read`` (state, sample) marks the states of samples whose outputs are rows.
     """
-    live = np.flatnonzero(nodes.live)
-    pairs = [(p, q) for p in live for q in live if p <= q]
-    pairs.sort(key=lambda pair: max(nodes.state[pair[0]], nodes.state[pair[1]]))
-    same = lambda p, q: network.weights == "tied" or nodes.state[p] == nodes.state[q]  # noqa: E731
-    w = np.concatenate([[0.0], network.weight_variances])
-    x, y = ([int(nodes.previous[pair[k]]) for pair in pairs] for k in (0, 1))
-    weight = [w[nodes.state[p]] * same(p, q) for p, q in pairs]
-    of = np.full(nodes.C.shape, -1)
-    for row, (p, q) in enumerate(pairs):
-        of[p, q] = of[q, p] = row
-    output = np.full(nodes.C.shape, -1)
+    live, state = np.flatnonzero(nodes.live), nodes.state
+    p, q = (live[i] for i in np.triu_indices(len(live)))
+    order = np.argsort(np.maximum(state[p], state[q]), kind="stable")
+    p, q = p[order], q[order]
+    same = (state[p] == state[q]) | (network.weights == "tied")
+    weight = np.concatenate([[0.0], network.weight_variances])[state[p]] * same
+    x, y = nodes.previous[p], nodes.previous[q]
+    of, output = np.full(nodes.C.shape, -1), np.full(nodes.C.shape, -1)
+    of[p, q] = of[q, p] = np.arange(len(p))
     if network.readout_variance is not None:
         ends = np.unique(nodes.of[read])
         left, right = (ends[i] for i in np.triu_indices(len(ends)))
         output[left, right] = output[right, left] = len(x) + np.arange(len(left))
-        x, y, weight = [*x, *left], [*y, *right], [*weight, *[network.readout_variance] * len(left)]
-    return Rows(np.array(x, int), np.array(y, int), np.array(weight, float), of, output)
+        x, y = np.append(x, left), np.append(y, right)
+        weight = np.append(weight, np.full(len(left), network.readout_variance))
+    return Rows(x, y, weight, of, output)
 
 
 @dataclass(frozen=True)
@@ -123,12 +112,13 @@ class Response:
     """First and second derivatives of m, and what they make.
 
     ``mean`` <φφ> of every row; ``D`` (row, node pair) = ∂m_P/∂C_E with all pairs E of hidden nodes as columns (numbered
-    by ``column``); ``R`` = (1 − D)⁻¹ (row, row\\_); ``second`` (row, 6) = ∂²m_P over {xx·xx, xx·xy, xx·yy, xy·xy, xy·yy,
-    yy·yy}; ``error`` the largest error estimate of an average, relative to its scale.
+    by ``column``), ``rest`` = 1 − D between rows and ``R`` its inverse (row, row\\_); ``second`` (row, 6) = ∂²m_P over
+    {xx·xx, xx·xy, xx·yy, xy·xy, xy·yy, yy·yy}; ``error`` the largest error estimate of an average, relative to its scale.
     """
 
     mean: np.ndarray
     D: np.ndarray
+    rest: np.ndarray
     R: np.ndarray
     second: np.ndarray
     column: np.ndarray
@@ -137,71 +127,69 @@ class Response:
 
 def respond(activation: Activation, nodes: Nodes, rows: Rows) -> Response:
     """D, R and m'' by Price's theorem, closed or by Hermite series; one triangular solve."""
-    P = len(nodes.C)
+    P, n = len(nodes.C), len(rows)
     column = np.zeros((P, P), int)
     upper = np.triu_indices(P)
     column[upper] = column.T[upper] = np.arange(len(upper[0]))
     x, y, w = rows.x, rows.y, rows.weight
-    pairs = RowPairs.of(activation, nodes.C, rows)
-    every = np.ones(len(rows), bool)
     (mean, slope, left, right), errors = zip(
-        *(pairs.average(orders, every) for orders in ((0, 0), (1, 1), (2, 0), (0, 2))), strict=True
+        *(_average(activation, nodes, rows, o, np.ones(n, bool)) for o in ((0, 0), (1, 1), (2, 0), (0, 2))), strict=True
     )
-    D, index = np.zeros((len(rows), len(upper[0]))), np.arange(len(rows))
+    D, index = np.zeros((n, len(upper[0]))), np.arange(n)
     np.add.at(D, (index, column[x, y]), w * slope)
     np.add.at(D, (index, column[x, x]), 0.5 * w * left)
     np.add.at(D, (index, column[y, y]), 0.5 * w * right)
-    inner = np.zeros((len(rows), len(rows)))
+    rest = np.eye(n)
     p, q = np.nonzero(np.triu(rows.of >= 0))
-    inner[:, rows.of[p, q]] = D[:, column[p, q]]
-    R = scipy.linalg.solve_triangular(np.eye(len(rows)) - inner, np.eye(len(rows)), lower=True, unit_diagonal=True)
-    second, error = _second(nodes, rows, pairs)
-    return Response(mean, D, R, w[:, None] * second, column, max(*errors, error))
+    rest[:, rows.of[p, q]] -= D[:, column[p, q]]
+    R = scipy.linalg.solve_triangular(rest, np.eye(n), lower=True, unit_diagonal=True)
+    second, error = _second(activation, nodes, rows)
+    return Response(mean, D, rest, R, w[:, None] * second, column, max(*errors, error))
 
 
-@dataclass(frozen=True)
-class RowPairs:
-    """The Gaussian pair (φ's arguments) of every row: variances ``q``, ``p`` and covariance ``c``."""
-
-    activation: Activation
-    q: np.ndarray
-    p: np.ndarray
-    c: np.ndarray
-
-    @classmethod
-    def of(cls, activation: Activation, C: np.ndarray, rows: Rows) -> "RowPairs":
-        x, y = rows.x, rows.y
-        q, p = C[x, x], C[y, y]
-        limit = np.sqrt(q * p)
-        return cls(activation, q, p, np.where(x == y, q, np.clip(C[x, y], -limit, limit)))
-
-    def average(self, orders: tuple[int, int], chosen: np.ndarray) -> tuple[np.ndarray, float]:
-        """<φ^(i)(x)φ^(j)(y)> of the chosen rows (zero elsewhere), and the largest relative error."""
-        if max(orders) > 1 and kink_slope(self.activation) is not None:  # a dead node has φ = 0 and does not fluctuate
-            chosen = chosen & (self.q > 0) & (self.p > 0)
-        value, n_chosen = np.zeros(len(self.q)), int(chosen.sum())
-        if not n_chosen:
-            return value, 0.0
-        more = 2 ** max(int(n_chosen - 1).bit_length(), 6) - n_chosen  # few shapes to compile
-        q, p, c = (np.pad(v[chosen], (0, more), mode="edge") for v in (self.q, self.p, self.c))
-        average = expectation(self.activation, q, p, c, orders)
-        value[chosen] = average.value[:n_chosen]
-        return value, float(np.max(average.error / (np.abs(average.value) + 1.0)))
+def _average(
+    activation: Activation, nodes: Nodes, rows: Rows, orders: tuple[int, int], chosen: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """<φ^(i)(x)φ^(j)(y)> of the chosen rows (zero elsewhere), and the largest relative error."""
+    q, p, c = _covariances(nodes, rows)
+    if max(orders) > 1 and kink_slope(activation) is not None:  # a dead node has φ = 0 and does not fluctuate
+        chosen = chosen & (q > 0) & (p > 0)
+    value, n_chosen = np.zeros(len(q)), int(chosen.sum())
+    if not n_chosen:
+        return value, 0.0
+    more = 2 ** max(int(n_chosen - 1).bit_length(), 6) - n_chosen  # few shapes to compile
+    q, p, c = (np.pad(v[chosen], (0, more), mode="edge") for v in (q, p, c))
+    average = expectation(activation, q, p, c, orders)
+    value[chosen] = average.value[:n_chosen]
+    return value, float(np.max(average.error / (np.abs(average.value) + 1.0)))
 
 
-def _second(nodes: Nodes, rows: Rows, pairs: RowPairs) -> tuple[np.ndarray, float]:
+def _covariances(nodes: Nodes, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The variances of φ's arguments in every row, and their covariance."""
+    x, y = rows.x, rows.y
+    q, p = nodes.C[x, x], nodes.C[y, y]
+    limit = np.sqrt(q * p)
+    return q, p, np.where(x == y, q, np.clip(nodes.C[x, y], -limit, limit))
+
+
+def _second(activation: Activation, nodes: Nodes, rows: Rows) -> tuple[np.ndarray, float]:
     """∂²<φφ>, over the six products of {xx, xy, yy}, zero where nothing fluctuates; and the largest relative error."""
     x_lives, y_lives, one = nodes.live[rows.x], nodes.live[rows.y], rows.x == rows.y
-    used = rows.weight != 0
-    if kink_slope(pairs.activation) is not None:  # <φ²> of one node is linear in its variance
-        _refuse_degenerate(pairs, used & ~one & (x_lives | y_lives))
+    both, used = x_lives & y_lives, rows.weight != 0
+    if kink_slope(activation) is not None:  # <φ²> of one node is linear in its variance
+        q, p, c = _covariances(nodes, rows)
+        if np.any(used & ~one & (x_lives | y_lives) & (q > 0) & (p > 0) & (np.abs(c) >= np.sqrt(q * p))):
+            raise ValueError(
+                f"`network` must not make two states of {activation} exactly parallel or opposite: the curvature of "
+                "<φφ> is infinite there. Perturb the inputs, or add a bias."
+            )
         used = used & ~one
     second, errors = np.zeros((len(rows), 6)), []
     for number, orders, factor, chosen in (
-        (0, (4, 0), 0.25, x_lives), (1, (3, 1), 0.5, x_lives & y_lives), (2, (2, 2), 0.25, x_lives & y_lives),
-        (3, (2, 2), 1.0, x_lives & y_lives), (4, (1, 3), 0.5, x_lives & y_lives), (5, (0, 4), 0.25, y_lives),
+        (0, (4, 0), 0.25, x_lives), (1, (3, 1), 0.5, both), (2, (2, 2), 0.25, both),
+        (3, (2, 2), 1.0, both), (4, (1, 3), 0.5, both), (5, (0, 4), 0.25, y_lives),
     ):  # fmt: skip
-        value, error = pairs.average(orders, used & chosen)
+        value, error = _average(activation, nodes, rows, orders, used & chosen)
         second[:, number] = factor * value
         errors.append(error)
     # One node: all six products are the same one, counted as often as in the quadratic form.
@@ -210,18 +198,9 @@ def _second(nodes: Nodes, rows: Rows, pairs: RowPairs) -> tuple[np.ndarray, floa
     return second, max(errors)
 
 
-def _refuse_degenerate(pairs: RowPairs, chosen: np.ndarray) -> None:
-    if np.any(chosen & (pairs.q > 0) & (pairs.p > 0) & (np.abs(pairs.c) >= np.sqrt(pairs.q * pairs.p))):
-        raise ValueError(
-            f"`network` must not make two states of {pairs.activation} exactly parallel or opposite: the curvature of "
-            "<φφ> is infinite there. Perturb the inputs, or add a bias."
-        )
-
-
-def curvature(V: np.ndarray, nodes: Nodes, rows: Rows, second: np.ndarray) -> np.ndarray:
+def curvature(V: np.ndarray, rows: Rows, second: np.ndarray) -> np.ndarray:
     """½ m'':V of every row."""
-    wide = np.zeros((len(V) + 1, len(V) + 1))  # row −1: no fluctuation
-    wide[:-1, :-1] = V
+    wide = np.pad(V, (0, 1))  # row −1: no fluctuation
     xx, xy, yy = rows.of[rows.x, rows.x], rows.of[rows.x, rows.y], rows.of[rows.y, rows.y]
     products = ((xx, xx, 1), (xx, xy, 2), (xx, yy, 2), (xy, xy, 1), (xy, yy, 2), (yy, yy, 1))
     return 0.5 * sum(k * second[:, m] * wide[e, f] for m, (e, f, k) in enumerate(products))  # type: ignore[return-value]

@@ -30,11 +30,10 @@ def unstable_fraction(weight_variance: float, width: int, *, rate_variance: floa
 
 
 def lognormal(kernel, pair_mean, pair_variance, width: int) -> tuple[np.ndarray, np.ndarray]:
-    r"""Mean and standard deviation of :math:`\tfrac1n\sum hh` over networks, resummed.
+    r"""Mean and standard deviation of :math:`\tfrac1n\sum hh` over networks, resummed, Eq. (finite_width.31).
 
-    :math:`E = C e^{H_1/(nC)}`, :math:`sd = E\sqrt{e^{V_h/(nC^2)} - 1}`, the median about C: ln(hh) stays Gaussian where hh
-    does not. Range: tied relu weights without biases and with an input at state 0 only, equal states (C > 0). With
-    biases it does not hold.
+    The median is about C: ln(hh) stays Gaussian where hh does not. Range: tied relu weights without biases and with an
+    input at state 0 only, equal states (C > 0).
     """
     C, H1, Vh = (np.asarray(v, float) for v in (kernel, pair_mean, pair_variance))
     n = checks.integer("width", width, 1)
@@ -44,17 +43,11 @@ def lognormal(kernel, pair_mean, pair_variance, width: int) -> tuple[np.ndarray,
     return mean, mean * np.sqrt(np.expm1(Vh / (n * C**2)))
 
 
-def resums(network: Network, n_driven: int) -> bool:
-    """Whether the log-normal form holds: tied relu without biases, driven at state 0 only."""
-    tied_relu = network.activation.known_as("relu") and network.weights == "tied"
-    return tied_relu and n_driven == 1 and not np.any(network.bias_variances)
-
-
 def remarks(network: Network, fraction: float, n_driven: int) -> list[str]:
-    """Notes on the fraction of unstable realizations, which matters after many states."""
+    """Notes on the fraction of unstable realizations of tied relu networks, which matters after many states."""
     if fraction <= RARE or network.depth <= MANY:
         return []
     share = f"about {100 * fraction:.2g} % of such networks grow without bound, and set the means over networks"
-    if resums(network, n_driven):
+    if n_driven == 1 and not np.any(network.bias_variances):
         return [f"{share}: relu_growth.lognormal resums the mean and spread of hh"]
     return [f"{share}: the leading 1/n shift is too small, and the log-normal form does not hold"]

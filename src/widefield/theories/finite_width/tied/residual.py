@@ -1,17 +1,12 @@
 r"""The expansion with tied weights put back into its equations, with averages by quadrature, on a few pairs of nodes.
 
-Eqs. (finite_width.21), (finite_width.23), (finite_width.24):
-
 .. math::  C = B + w\langle\varphi\varphi\rangle, \qquad (1-D)V(1-D)^T = \kappa, \qquad (1-D)G_1 = \tfrac12m'':V + T
 
-:math:`D`, :math:`m''` and :math:`\kappa` of the rows that two nodes make come from a two-dimensional rule that shares no
-code with the averages of the solve (but for the curvature of relu). :math:`T` is evaluated anew at the first states
-where it appears, as the difference quotient of a covariance; elsewhere it is taken as solved.
+Eqs. (finite_width.21), (finite_width.23), (finite_width.24). D, m'' and κ come from a two-dimensional rule that shares no code
+with the averages of the solve (but for the curvature of relu). T is evaluated anew at the first states where it appears.
 """
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,20 +15,17 @@ from widefield.question.activation import Activation
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.finite_width.tied.exact_linear import sources
+from widefield.theories.finite_width.tied.fluctuations import Fluctuations
 from widefield.theories.finite_width.tied.pairs import curvature
-from widefield.theories.finite_width.untied import recursion
-from widefield.theories.finite_width.untied.layers import Wants
+from widefield.theories.finite_width.untied.averages import Averages
 from widefield.theories.finite_width.untied.pair_averages import pair_quadrature
+from widefield.theories.finite_width.untied.recursion import Wants, pair_source, transport
 from widefield.theories.finite_width.untied.residual import OutOfReach, by_quadrature
 
-if TYPE_CHECKING:
-    from widefield.theories.finite_width.tied.fluctuations import Fluctuations
-
-ALL = Wants(pairs=True, correction=True, tensor=False, quadruples=None)
 STEP = 0.01  # of a variance, for difference quotients of sixth order
 
 
-def residual(network: Network, task: Task, moments: "Fluctuations") -> float | None:
+def residual(network: Network, task: Task, moments: Fluctuations) -> float | None:
     """Largest violation of the equations, relative to their scales; None where no average could be evaluated again."""
     if not np.any(moments.rows.weight):
         return 0.0
@@ -47,7 +39,7 @@ def residual(network: Network, task: Task, moments: "Fluctuations") -> float | N
     return float(np.max([_solve(moments), *parts, *_reuse(network.activation, moments)]))
 
 
-def _choose(moments: "Fluctuations") -> list[tuple[int, int]]:
+def _choose(moments: Fluctuations) -> list[tuple[int, int]]:
     """Nodes (x, y) of the first and the last row, of the least correlated one and of that with the largest G1."""
     rows, C = moments.rows, moments.nodes.C
     active = np.flatnonzero(rows.weight)
@@ -58,59 +50,55 @@ def _choose(moments: "Fluctuations") -> list[tuple[int, int]]:
     return sorted({(int(x[i]), int(y[i])) for i in at if size[i] > 0})
 
 
-def _solve(moments: "Fluctuations") -> float:
+def _solve(moments: Fluctuations) -> float:
     """(1 − D)R = 1 and the equations of V and G1 on all rows, with the averages of the solve."""
-    rows, response = moments.rows, moments.response
-    inner = np.zeros((len(rows), len(rows)))
-    p, q = np.nonzero(np.triu(rows.of >= 0))
-    inner[:, rows.of[p, q]] = response.D[:, response.column[p, q]]
-    left = np.eye(len(rows)) - inner
-    size = np.abs(left) @ np.abs(response.R)
-    off = np.max(np.abs(left @ response.R - np.eye(len(rows)))) / np.max(size)
+    left, R = moments.response.rest, moments.response.R
+    off = np.max(np.abs(left @ R - np.eye(len(R)))) / np.max(np.abs(left) @ np.abs(R))
     noise = left @ moments.V @ left.T - moments.kappa
     scale = np.abs(left) @ np.abs(moments.V) @ np.abs(left.T)
-    bend = curvature(moments.V, moments.nodes, rows, response.second) + moments.T
+    bend = curvature(moments.V, moments.rows, moments.response.second) + moments.T
     drift = np.abs(left @ moments.G1 - bend) / max(np.max(np.abs(left) @ np.abs(moments.G1) + np.abs(bend)), 1e-300)
-    return float(max(off, np.max(np.abs(noise)) / max(np.max(scale), 1e-300), np.max(drift)))
+    return float(np.max([off, np.max(np.abs(noise)) / max(np.max(scale), 1e-300), np.max(drift)]))
 
 
-def _rows_of(moments: "Fluctuations", u: int, v: int) -> Iterator[tuple[int, int]]:
-    """Every row that averages φ(u)², φ(u)φ(v) or φ(v)², and which of the three."""
-    x, y = moments.rows.x, moments.rows.y
-    for place, (a, b) in enumerate(((u, u), (u, v), (v, v))):
-        if u == v and place:
-            return
-        for row in np.flatnonzero(((x == a) & (y == b)) | ((x == b) & (y == a))):
-            yield int(row), place
-
-
-def _pair(activation: Activation, B: np.ndarray, moments: "Fluctuations", u: int, v: int) -> list[float]:
-    """C, V and G1 of the rows made of two nodes."""
-    C = moments.nodes.C
-    fresh = by_quadrature(activation, C[np.ix_([u, v], [u, v])], ALL)
-    value = np.array([fresh.value[0, 0], fresh.value[0, 1], fresh.value[1, 1]])
-    transport = recursion.transport(fresh, 0, 1)
-    source = recursion.pair_source(fresh)[0, 1]
-    rows = list(_rows_of(moments, u, v))
+def _pair(activation: Activation, B: np.ndarray, moments: Fluctuations, u: int, v: int) -> list[float]:
+    """C, V and G1 of all rows that average φ(u)², φ(u)φ(v) or φ(v)²."""
+    rows, V, G1 = moments.rows, moments.V, moments.G1
+    fresh = by_quadrature(activation, moments.nodes.C[np.ix_([u, v], [u, v])], Wants(pairs=True, correction=True))
     pairs = [(u, u), (u, v), (v, v)]
-    left = np.zeros((len(rows), len(moments.rows) + 1))  # the last column: no fluctuation
-    for k, (row, place) in enumerate(rows):
+    index: list[int] = []
+    places: list[int] = []
+    for place, (a, b) in enumerate(pairs[: 1 if u == v else 3]):
+        same = np.flatnonzero(((rows.x == a) & (rows.y == b)) | ((rows.x == b) & (rows.y == a)))
+        index, places = [*index, *same], [*places, *[place] * len(same)]
+    w = rows.weight[index]
+    transported = transport(fresh, 0, 1)
+    left = np.zeros((len(index), len(rows) + 1))  # the last column: no fluctuation
+    for k, (row, place) in enumerate(zip(index, places, strict=True)):
         left[k, row] += 1.0
-        for slope, (a, b) in zip(transport[place], pairs, strict=True):
-            left[k, moments.rows.of[a, b]] -= moments.rows.weight[row] * slope
-    index, places = [row for row, _ in rows], [place for _, place in rows]
-    w = moments.rows.weight[index]
-    fourth = np.diag(fresh.fourth.square)  # type: ignore[union-attr]
-    size = w * np.sqrt(np.array([fourth[0], np.sqrt(fourth[0] * fourth[1]), fourth[1]])[places])
-    off = [
-        *_means(B, moments, index, w * value[places]),
-        *_noise(moments, left[:, :-1], np.multiply.outer(w, w) * source[np.ix_(places, places)], index, size),
-    ]
-    bend = _bend(activation, fresh, moments, u, v, places)
-    return off if bend is None else [*off, *_correction(moments, left[:, :-1], w * bend, index)]
+        for slope, (a, b) in zip(transported[place], pairs, strict=True):
+            left[k, rows.of[a, b]] -= rows.weight[row] * slope
+    left = left[:, :-1]
+    value = np.array([fresh.value[0, 0], fresh.value[0, 1], fresh.value[1, 1]])
+    off = _means(B, moments, index, w * value[places])
+    # κ is a difference of moments, whose rounding is as much as it can be known to.
+    kappa = np.multiply.outer(w, w) * pair_source(fresh)[0, 1][np.ix_(places, places)]
+    fourth = np.diag(fresh.square)  # type: ignore[arg-type]
+    floor = w * np.sqrt(np.array([fourth[0], np.sqrt(fourth[0] * fourth[1]), fourth[1]])[places])
+    size = np.sqrt(np.diag(V)[index])
+    off.append(_largest(left @ V @ left.T - kappa, np.maximum(np.outer(size, size), np.outer(floor, floor))))
+    bend = _bend(activation, fresh, moments, u, v)
+    if bend is not None:
+        made = left @ G1 - w * bend[places] - moments.T[index]
+        off.append(_largest(made, np.sqrt(np.abs(np.diag(V)[index])) + np.abs(G1[index])))
+    return off
 
 
-def _means(B: np.ndarray, moments: "Fluctuations", index: list[int], made: np.ndarray) -> list[float]:
+def _largest(off: np.ndarray, scale: np.ndarray) -> float:
+    return float(np.max(np.abs(off) / np.where(scale > 0, scale, 1.0)))
+
+
+def _means(B: np.ndarray, moments: Fluctuations, index: list[int], made: np.ndarray) -> list[float]:
     """C_P − B_P − w<φφ> of hidden rows."""
     nodes, off = moments.nodes, []
     for row, value in zip(index, made, strict=True):
@@ -121,20 +109,10 @@ def _means(B: np.ndarray, moments: "Fluctuations", index: list[int], made: np.nd
     return off
 
 
-def _noise(moments: "Fluctuations", left: np.ndarray, kappa: np.ndarray, index: list[int], fourth) -> list[float]:
-    """(1 − D)V(1 − D)ᵀ − κ; κ is a difference of moments, whose rounding is as much as it can be known to."""
-    size = np.sqrt(np.diag(moments.V)[index])
-    scale = np.maximum(np.multiply.outer(size, size), np.multiply.outer(fourth, fourth))
-    off = np.abs(left @ moments.V @ left.T - kappa) / np.where(scale > 0, scale, 1.0)
-    return [float(off.max())]
-
-
-def _bend(
-    activation: Activation, fresh: recursion.Averages, moments: "Fluctuations", u: int, v: int, places
-) -> np.ndarray | None:
-    """½ m'':V over w of every row; None where the curvature of a kink is not known."""
+def _bend(activation: Activation, fresh: Averages, moments: Fluctuations, u: int, v: int) -> np.ndarray | None:
+    """½ m'':V over w of the rows φ(u)², φ(u)φ(v), φ(v)²; None where the curvature of a kink is not known."""
     if u == v and kink_slope(activation) is not None:  # <φ²> is linear in the variance
-        return np.zeros(len(places))
+        return np.zeros(3)
     if fresh.hessian is None:
         return None
     wide = np.pad(moments.V, (0, 1))
@@ -142,16 +120,10 @@ def _bend(
     block = wide[np.ix_(rows, rows)]
     first = fresh.hessian[:, :, 0, 0].sum() * block[0, 0]
     last = fresh.hessian[:, :, 1, 1].sum() * block[2, 2]
-    return 0.5 * np.array([first, np.sum(fresh.hessian[:, :, 0, 1] * block), last])[places]
+    return 0.5 * np.array([first, np.sum(fresh.hessian[:, :, 0, 1] * block), last])
 
 
-def _correction(moments: "Fluctuations", left: np.ndarray, bend: np.ndarray, index: list[int]) -> list[float]:
-    made = left @ moments.G1 - bend - moments.T[index]
-    scale = np.sqrt(np.abs(np.diag(moments.V)[index])) + np.abs(moments.G1[index])
-    return [float(np.max(np.abs(made) / np.where(scale > 0, scale, 1.0)))]
-
-
-def _reuse(activation: Activation, moments: "Fluctuations") -> list[float]:
+def _reuse(activation: Activation, moments: Fluctuations) -> list[float]:
     """T of <φ(p)²> with p at state 1: only the noise of the variance of p acts back, T = ww' dCov(φ(p)², φ(q)²)/dC_pp, q = p⁻."""
     rows, nodes = moments.rows, moments.nodes
     chosen = [r for r in range(len(rows)) if rows.x[r] == rows.y[r] and nodes.state[rows.x[r]] == 1 and rows.weight[r]]

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from widefield.answer.certificate import Check, SolveError, Status
+from widefield.answer.certificate import SolveError, Status
 from widefield.question.network import Network
-from widefield.question.task import Task
 from widefield.theories.finite_width import expansion
 from widefield.theories.finite_width.expansion import AbstractExpansion, Quantity, Question, ReadoutMoments, Result
 from widefield.theories.finite_width.tied import relu_growth
@@ -30,8 +29,15 @@ class TiedExpansion(AbstractExpansion):
     """Parameters that are used at several states, Eqs. (finite_width.20) to (finite_width.27); untied ones too."""
 
     def available(self, question: Question) -> tuple[dict[str, Quantity], tuple[str, ...]]:
-        _check(question)
-        quantities = expansion.quantities_of(DIMS, _lengths(question))
+        if len(set(question.network.relative_widths)) > 1:
+            raise ValueError("`widths` must all be equal where parameters are tied across states.")
+        if question.quadruples is not None:
+            raise ValueError(
+                "`quadruples` is not available where parameters are tied; ask for `vertex` or `pair_vertex`."
+            )
+        n_nodes = question.network.depth * question.task.n_samples
+        lengths = question.lengths | {"pair": n_nodes * (n_nodes + 1) // 2}
+        quantities = expansion.quantities_of(DIMS, lengths)
         quantities["pair_vertex"] = quantities["pair_vertex"]._replace(expensive="on request")
         return quantities, ()
 
@@ -43,83 +49,62 @@ class TiedExpansion(AbstractExpansion):
         return tuple(range(question.network.depth))
 
     def solve(self, question: Question, names: tuple[str, ...], *, readout: bool) -> Result:
-        points = question.points(test=readout)
+        network, points, n_train = question.network, question.points(test=readout), question.task.n_samples
+        read = None
+        if readout:  # outputs (state, point) that a regression reads, and those of the last layer
+            read = np.zeros((network.depth, points.n_samples), bool)
+            read[[*question.task.supervised_states(network.depth), network.depth - 1]] = True
+            read[:, n_train:] = True
         try:
-            read = _outputs(question) if readout else None
-            moments = expand(question.network, points, read=read, progress=question.progress)
+            moments = expand(network, points, read=read, progress=question.progress)
         except (SolveError, OverflowError) as error:
-            nothing = expansion.not_a_number({name: DIMS[name] for name in names}, _lengths(question))
-            failure = Status.nonfinite if isinstance(error, OverflowError) else Status.inaccurate
-            return Result(nothing, failure=failure, notes=(f"the averages of the expansion are not known: {error}",))
-        layers = _layers(question, moments)
-        fields = {name: (DIMS[name], _field(name, _train(question, moments), layers, question.width)) for name in names}
+            note = f"the averages of the expansion are not known: {error}"
+            return Result({}, failure=expansion.failure_of(error), notes=(note,))
+        train = replace(moments, nodes=replace(moments.nodes, of=moments.nodes.of[:, :n_train]))
+        layers = _layers(network, train)
+        fields = {name: _field(name, train, layers, question.width) for name in names}
         notes, diagnostics = _trust(question, moments, layers)
-        result = Result(fields, coords=_coords(names, question), notes=notes, diagnostics=diagnostics)
+        coords = {}
+        if "pair_vertex" in names:
+            label = [f"({a},{i})" for a in range(network.depth) for i in range(n_train)]
+            pairs = [label[p] + label[q] for p, q in zip(*np.triu_indices(len(label)), strict=True)]
+            coords = {"pair": pairs, "pair_": pairs}
+        result = Result(fields, coords=coords, notes=notes, diagnostics=diagnostics)
         if not (np.isfinite(moments.V).all() and np.isfinite(moments.G1).all()):
             return replace(result, failure=Status.nonfinite)
-        checks, more = _verify(question, points, moments)
+        checks, more = expansion.verdict(residual(network, points, moments), moments.error, question.rtol)
         outputs = _readout(question, moments) if readout else None
         return replace(result, checks=checks, notes=(*notes, *more), readout=outputs)
 
 
-def _outputs(question: Question) -> np.ndarray:
-    """Outputs (state, point) that a regression reads, and those of the last layer."""
-    depth, n_samples = question.network.depth, question.task.n_samples
-    read = np.zeros((depth, n_samples + question.task.n_test), bool)
-    read[[*question.task.supervised_states(depth), depth - 1]] = True
-    read[:, n_samples:] = True
-    return read
-
-
-def _train(question: Question, moments: Fluctuations) -> Fluctuations:
-    """The same with the nodes of the training samples alone."""
-    return replace(moments, nodes=replace(moments.nodes, of=moments.nodes.of[:, : question.task.n_samples]))
-
-
-def _check(question: Question) -> None:
-    if len(set(question.network.relative_widths)) > 1:
-        raise ValueError("`widths` must all be equal where parameters are tied across states.")
-    if question.quadruples is not None:
-        raise ValueError("`quadruples` is not available where parameters are tied; ask for `vertex` or `pair_vertex`.")
-
-
-def _verify(question: Question, points: Task, moments: Fluctuations) -> tuple[dict[str, Check], tuple[str, ...]]:
-    checks = {"error": Check(moments.error, question.rtol)}
-    violation = residual(question.network, points, moments)
-    if violation is None:
-        return checks, (expansion.UNVERIFIED,)
-    return {"residual": Check(violation, question.rtol)} | checks, ()
-
-
-def _lengths(question: Question) -> dict[str, int]:
-    network, n_samples = question.network, question.task.n_samples
-    n_nodes = network.depth * n_samples
-    n_layers = network.depth + (network.readout_variance is not None)
-    return {"layer": n_layers, "state": network.depth, "sample": n_samples, "pair": n_nodes * (n_nodes + 1) // 2}
+def _layers(network: Network, moments: Fluctuations) -> LayerRows:
+    nodes, rows = moments.nodes, moments.rows
+    layers = [(nodes.C[np.ix_(p, p)], rows.of[np.ix_(p, p)]) for p in nodes.of]
+    if network.readout_variance is not None:
+        outputs = rows.output[np.ix_(nodes.of[-1], nodes.of[-1])]
+        layers.append((_output_kernel(network, moments, outputs), outputs))
+    return layers
 
 
 def _output_kernel(network: Network, moments: Fluctuations, rows: np.ndarray) -> np.ndarray:
     return network.readout_variance * moments.response.mean[rows] + float(network.readout_bias_variance or 0.0)
 
 
-def _layers(question: Question, moments: Fluctuations) -> LayerRows:
-    """Layers of the training samples."""
-    states = _train(question, moments).nodes.of
-    layers = [(moments.nodes.C[np.ix_(p, p)], moments.rows.of[np.ix_(p, p)]) for p in states]
-    if question.network.readout_variance is not None:
-        rows = moments.rows.output[np.ix_(states[-1], states[-1])]
-        layers.append((_output_kernel(question.network, moments, rows), rows))
-    return layers
-
-
 def _field(name: str, moments: Fluctuations, layers: LayerRows, n: int) -> np.ndarray:
     """One field from the expansion."""
     G1 = np.append(moments.G1, 0.0)  # entry −1: no fluctuation
     V = np.pad(moments.V, (0, 1))
-    pairs = {"pair_mean": moments.H1, "pair_variance": moments.Vh, "pair_kernel": moments.nodes.C}
-    if name in pairs:
-        return by_state(pairs[name], moments.nodes)
     match name:
+        case "pair_mean" | "pair_variance" | "pair_kernel":
+            pairs = {"pair_mean": moments.H1, "pair_variance": moments.Vh, "pair_kernel": moments.nodes.C}
+            return by_state(pairs[name], moments.nodes)
+        case "pair_correction":
+            return by_state(on_nodes(moments.G1, moments.rows), moments.nodes)
+        case "pair_vertex":
+            flat = moments.nodes.of.reshape(-1)
+            p, q = np.triu_indices(len(flat))
+            rows = moments.rows.of[flat[p], flat[q]]
+            return V[np.ix_(rows, rows)]
         case "kernel":
             return np.stack([kernel for kernel, _ in layers])
         case "correction":
@@ -130,13 +115,6 @@ def _field(name: str, moments: Fluctuations, layers: LayerRows, n: int) -> np.nd
             return np.stack([V[rows, rows] / n for _, rows in layers])
         case "ratio":
             return _ratio(moments, layers) / n
-        case "pair_correction":
-            return by_state(on_nodes(moments.G1, moments.rows), moments.nodes)
-        case "pair_vertex":
-            flat = moments.nodes.of.reshape(-1)
-            p, q = np.triu_indices(len(flat))
-            rows = moments.rows.of[flat[p], flat[q]]
-            return V[np.ix_(rows, rows)]
     tensor = np.stack([V[rows[:, :, None, None], rows] for _, rows in layers])
     return tensor if name == "vertex" else tensor / n
 
@@ -156,14 +134,6 @@ def _readout(question: Question, moments: Fluctuations) -> ReadoutMoments:
     rows = moments.rows.output[np.ix_(outputs, outputs)]
     vertex = moments.V[rows[:, :, None, None], rows]
     return ReadoutMoments(_output_kernel(question.network, moments, rows), moments.G1[rows], vertex)
-
-
-def _coords(names: tuple[str, ...], question: Question) -> dict[str, Any]:
-    if "pair_vertex" not in names:
-        return {}
-    label = [f"({a},{i})" for a in range(question.network.depth) for i in range(question.task.n_samples)]
-    pairs = [label[p] + label[q] for p, q in zip(*np.triu_indices(len(label)), strict=True)]
-    return {"pair": pairs, "pair_": pairs}
 
 
 def _trust(question: Question, moments: Fluctuations, layers: LayerRows) -> tuple[tuple[str, ...], dict[str, Any]]:

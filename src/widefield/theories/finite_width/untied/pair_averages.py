@@ -2,14 +2,14 @@ r"""All pair averages of one layer from one expansion: derivatives and powers of
 
 .. math::  \langle f(a)g(b)\rangle = \sum_k f_k(q)\,g_k(q')\,\rho^k
 
-A *factor* is ``(power, order)``: :math:`\partial^{\rm order}\varphi^{\rm power}`. Derivatives of :math:`\varphi` share one
-evaluation. NumPy but for the activation itself: nothing is compiled for a new number of samples.
-Error: the tail is at most :math:`|\rho|^N\sqrt{RR'}` (Cauchy–Schwarz); pairs beyond ``rtol`` are done again one by one.
+A *factor* is ``(power, order)``: :math:`\partial^{\rm order}\varphi^{\rm power}`. NumPy but for the activation itself: nothing is
+compiled for a new number of samples. Error: the tail is at most :math:`|\rho|^N\sqrt{RR'}` (Cauchy–Schwarz); pairs beyond
+``rtol`` are done again one by one.
 """
 
 import math
-from collections.abc import Iterable
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ import numpy as np
 
 from widefield.answer.certificate import SolveError
 from widefield.gaussian import closed, expectation, quartic, rules
-from widefield.gaussian.kernels import SeriesKernel, level_of, series_kernel
+from widefield.gaussian.kernels import level_of, series_kernel
 from widefield.question.activation import Activation
 
 EPS = float(np.finfo(float).eps)
@@ -30,27 +30,23 @@ Pair = tuple[Factor, Factor]
 
 
 class Expansion(NamedTuple):
-    """Coefficients (term, node), values on the nodes, quadrature weights, and what the nodes miss."""
+    """Coefficients (term, node), values on the nodes, quadrature weights, √<f²>, and what the nodes miss."""
 
     coefficients: np.ndarray
     values: np.ndarray
     weights: np.ndarray
+    norm: np.ndarray
     unresolved: float
-
-    @property
-    def norm(self) -> np.ndarray:
-        return np.sqrt(np.sum(self.weights * self.values**2, axis=1))
 
 
 def pair_averages(
-    activation: Activation, q: np.ndarray, c: np.ndarray, wanted: Iterable[Pair], rtol: float
+    activation: Activation, q: np.ndarray, c: np.ndarray, wanted: Sequence[Pair], rtol: float
 ) -> tuple[dict[Pair, np.ndarray], float]:
     """Averages of all pairs of nodes, (node, node) each, and the largest error relative to √(<f²><g²>)."""
-    wanted = tuple(wanted)
-    orders = tuple(sorted({order for pair in wanted for power, order in pair if power == 1}))
-    parts = _expansions(activation, 1, orders, q)
-    for k in sorted({power for pair in wanted for power, _ in pair} - {1}):
-        parts |= _expansions(activation, k, (0,), q)
+    parts: dict[Factor, Expansion] = {}
+    for k in sorted({power for pair in wanted for power, _ in pair}):
+        orders = tuple(sorted({order for pair in wanted for power, order in pair if power == k}))
+        parts |= _expansions(activation, k, orders, q)
     size = np.sqrt(q)[:, None] * np.sqrt(q)[None, :]
     rho = np.where(size > 0, c / np.where(size > 0, size, 1), 0)
     values, worst = {}, 0.0
@@ -72,41 +68,52 @@ def pair_averages(
     return values, worst
 
 
+def _expansions(activation: Activation, k: int, orders: tuple[int, ...], q: np.ndarray) -> dict[Factor, Expansion]:
+    """Those of the derivatives of φ, or of φ^k."""
+    with jax.enable_x64(True):
+        ends = np.asarray(activation.function(jnp.asarray([-1.0, 1.0]) * rules.REACH * math.sqrt(q.max()))) ** k
+        if not np.isfinite(ends).all():
+            raise OverflowError(f"{activation}^{k} overflows at variance {q.max():g}.")
+        kernel = series_kernel(_power(activation, k), level_of(float(q.max())), "float64", False, orders)
+        z, weights, basis = (np.asarray(v) for v in (kernel.nodes, kernel.weights, kernel.basis))
+        derivatives = evaluate(activation, max(orders), np.sqrt(q)[:, None] * z)
+    parts = {}
+    for order, unresolved in zip(orders, kernel.unresolved, strict=True):
+        values = derivatives[order] ** k
+        squares = weights * values**2
+        if np.any(squares[:, [0, -1]].max(axis=1) > EPS * squares.sum(axis=1)):  # grows beyond the reach of the nodes
+            unresolved = math.inf
+        norm = np.sqrt(np.sum(squares, axis=1))
+        parts[k, order] = Expansion((weights * values @ basis).T, values, weights, norm, unresolved)
+    return parts
+
+
+@lru_cache
+def _power(activation: Activation, k: int) -> Activation:
+    """φ^k with the breaks of φ."""
+    if k == 1:
+        return activation
+    return Activation(lambda x: activation.function(x) ** k, activation.breaks, f"{activation.name}^{k}")
+
+
 def _average(left: Expansion, right: Expansion, rho: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Σ f_k g_k ρ^k of all pairs, and its absolute error."""
     n_terms = min(len(left.coefficients), len(right.coefficients))
     value = np.zeros_like(rho)
     for a, b in zip(left.coefficients[:n_terms][::-1], right.coefficients[:n_terms][::-1], strict=True):
         value *= rho
         value += a[:, None] * b[None, :]
-    rests = []
+    tails = []
     for part in (left, right):
-        norm = part.norm**2
-        rests.append(np.sqrt(np.maximum(norm - np.sum(part.coefficients[:n_terms] ** 2, axis=0), 16 * EPS * norm)))
+        square = part.norm**2
+        tails.append(np.sqrt(np.maximum(square - np.sum(part.coefficients[:n_terms] ** 2, axis=0), 16 * EPS * square)))
     rounding = (max(left.unresolved, right.unresolved) + 64 * EPS) * left.norm[:, None] * right.norm[None, :]
     rounding = np.where(np.isnan(rounding), 0, rounding)  # a factor that vanishes
-    error = np.abs(rho) ** n_terms * rests[0][:, None] * rests[1][None, :] + rounding
+    error = np.abs(rho) ** n_terms * tails[0][:, None] * tails[1][None, :] + rounding
     if left.values.shape == right.values.shape:  # a node with itself: the one-dimensional average
         diagonal = np.diag_indices(len(rho))
         value[diagonal], error[diagonal] = np.sum(left.weights * left.values * right.values, axis=1), np.diag(rounding)
     return value, error
-
-
-def _expansions(activation: Activation, k: int, orders: tuple[int, ...], q: np.ndarray) -> dict[Factor, Expansion]:
-    with jax.enable_x64(True):
-        ends = np.asarray(activation.function(jnp.asarray([-1.0, 1.0]) * rules.REACH * math.sqrt(q.max()))) ** k
-        if not np.isfinite(ends).all():
-            raise OverflowError(f"{activation}^{k} overflows at variance {q.max():g}.")
-        kernel: SeriesKernel = series_kernel(power(activation, k), level_of(float(q.max())), "float64", False, orders)
-        z, weights, basis = (np.asarray(v) for v in (kernel.nodes, kernel.weights, kernel.basis))
-        values = evaluate(activation, max(orders), np.sqrt(q)[:, None] * z)
-    parts = {}
-    for order, unresolved in zip(orders, kernel.unresolved, strict=True):
-        factor = values[order] ** k
-        squares = weights * factor**2
-        if np.any(squares[:, [0, -1]].max(axis=1) > EPS * squares.sum(axis=1)):  # grows beyond the reach of the nodes
-            unresolved = math.inf
-        parts[k, order] = Expansion((weights * factor @ basis).T, factor, weights, unresolved)
-    return parts
 
 
 def evaluate(activation: Activation, order: int, x: np.ndarray) -> list[np.ndarray]:
@@ -122,18 +129,6 @@ def _derivatives(activation: Activation, order: int):
     for _ in range(order):
         functions.append(jax.grad(functions[-1]))
     return jax.jit(jax.vmap(lambda x: tuple(f(x) for f in functions)))
-
-
-@lru_cache
-def power(activation: Activation, k: int) -> Activation:
-    """φ^k with the breaks of φ."""
-    if k == 1:
-        return activation
-    return Activation(partial(_power, activation.function, k), activation.breaks, f"{activation.name}^{k}")
-
-
-def _power(function, k, x):
-    return function(x) ** k
 
 
 def _again(activation: Activation, pair: Pair, q, p, c, rtol: float) -> tuple[np.ndarray, np.ndarray]:

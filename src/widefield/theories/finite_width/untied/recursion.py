@@ -1,119 +1,126 @@
 r"""The 1/n expansion of deep networks with untied weights, layer by layer and without inverse kernels.
 
-.. math::
-    K' &= C_b + C_W F, \qquad F_{12} = \langle\sigma_1\sigma_2\rangle_K \\
-    V'_{(12)(34)} &= C_W^2\left[\langle\sigma_1\sigma_2\sigma_3\sigma_4\rangle - F_{12}F_{34}
-        + \tfrac{n}{n_{-}}\,D_{12}\,V\,D_{34}\right] \\
-    G'_{12} &= C_W \tfrac{n}{n_{-}} \left[D_{12}\cdot G + \tfrac12\,\mathrm{Hess}\,F_{12} : V\right]
-
 Eqs. (finite_width.2), (finite_width.3), (finite_width.4), with Gaussian derivatives in place of inverse metrics:
 :math:`D_{12} = \partial F_{12}/\partial(K_{11}, K_{12}, K_{22})` by Price's theorem, Eq. (finite_width.5).
-Notation: :math:`C_W` = weight variance, :math:`C_b` = bias variance, :math:`G` = ``correction``, :math:`V` = ``vertex``,
-:math:`n/n_-` = width of the layer over that of the one before. :math:`V_{(12)(34)}` needs :math:`V` on
-{11, 12, 22} × {33, 34, 44} alone: a 3×3 *block*, closed under the recursion.
+:math:`V_{(12)(34)}` needs :math:`V` on {11, 12, 22} × {33, 34, 44} alone: a 3×3 *block*, closed under the recursion.
 """
 
-import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from widefield.gaussian import expectation, quadrature
-from widefield.gaussian.closed import kink_slope
 from widefield.question.activation import Activation
-from widefield.theories.finite_width.untied.fourth_moments import (
-    FourthMoments,
-    Ramp,
-    broken_moments,
-    kinked_moments,
-    kinked_pairs,
-    ramp,
-)
-from widefield.theories.finite_width.untied.pair_averages import pair_averages
-
-EPS = float(np.finfo(float).eps)
-NEARLY_PARALLEL = 1e-4  # sine of the angle below which the curvature of a kinked kernel contributes less than rounding
+from widefield.question.network import Network
+from widefield.theories.finite_width.untied.averages import Averages, averages_of, quartets
 
 Array = np.ndarray
-Quartic = Callable[[Array], tuple[Array, float]]  # of index sets (set, 4)
 
 
-class Averages(NamedTuple):
-    """Pair averages at one layer: F, its gradient (F_a, F_c, F_b) and Hessian, all (…, sample, sample)."""
+class Wants(NamedTuple):
+    """What to march: V on pairs, G1 (which needs it), the full V, V on chosen quadruples (quadruple, 4) of sample indices."""
 
-    value: Array
-    gradient: Array
-    hessian: Array | None
-    fourth: FourthMoments | None
+    pairs: bool
+    correction: bool
+    tensor: bool = False
+    quadruples: Array | None = None
+
+    @property
+    def vertex(self) -> bool:
+        return self.pairs or self.tensor or self.quadruples is not None
+
+
+class Layer(NamedTuple):
+    """K, G1 (sample, sample) and V as pair blocks (sample, sample, 3, 3), matrix (pair, pair), blocks of quadruples."""
+
+    kernel: Array
+    correction: Array
+    blocks: Array
+    matrix: Array
+    chosen: Array
     error: float
 
 
-def averages_of(
-    activation: Activation, K: Array, rtol: float, *, vertex: bool = True, hessian: bool = True
-) -> Averages:
-    """Everything that the recursion needs of the Gaussian of covariance ``K`` (sample, sample)."""
-    orders = [(0, 0), *[(2, 0), (1, 1)] * vertex, *[(4, 0), (3, 1), (2, 2)] * (vertex and hessian)]
-    if activation.breaks:
-        return _broken(activation, K, rtol, orders[:3], hessian)
-    pairs = [((1, i), (1, j)) for i, j in orders] + [((3, 0), (1, 0)), ((2, 0), (2, 0))] * vertex
-    parts, error = pair_averages(activation, np.diag(K), K, pairs, rtol)
-    values = [parts[pair] for pair in pairs]
-    if not vertex:
-        return Averages(values[0], np.zeros((3, *K.shape)), None, None, error)
-    second = hessian_of(*values[3:6]) if hessian else None
-    return Averages(values[0], _gradient(*values[1:3]), second, FourthMoments(values[-2], values[-1], error), error)
+class Step(NamedTuple):
+    """Parameters between one layer and the next: C_W, C_b with the inputs that arrive, n/n₋."""
+
+    weight: float
+    source: Array
+    ratio: float
 
 
-def _broken(activation: Activation, K: Array, rtol: float, orders, hessian: bool) -> Averages:
-    """Activations with kinks: closed forms, or pair by pair."""
-    q, slope, vertex = np.diag(K), kink_slope(activation), len(orders) > 1
-    if slope is None:
-        values = [expectation(activation, q[:, None], q[None, :], K, o, rtol=rtol).value for o in orders]
-        fourth = broken_moments(activation, q, K) if vertex else None
-        second = None
-    else:
-        one = ramp(q, K)
-        values = list(kinked_pairs(slope, q, K, one))
-        fourth = kinked_moments(slope, q, K, one) if vertex else None
-        second = _kinked_hessian(slope, q, K, one) if vertex and hessian else None
-    gradient = _gradient(*values[1:]) if vertex else np.zeros((3, *K.shape))
-    return Averages(values[0], gradient, second, fourth, fourth.error if fourth else 64 * EPS)
+def steps(network: Network, x: Array, sizes: tuple[int, ...]) -> tuple[Array, list[Step]]:
+    """The first kernel, and what makes each following layer; ``x`` is (sample, driven state, D)."""
+    overlaps = np.einsum("iad,jad->aij", x, x) / x.shape[-1]
+    zero = np.zeros_like(overlaps[0])
+    padded = [*overlaps, *[zero] * (network.depth - len(overlaps))]
+    sources = [b + u * o for b, u, o in zip(network.bias_variances, network.input_variances, padded, strict=True)]
+    weights = list(network.weight_variances)
+    if network.readout_variance is not None:
+        weights.append(network.readout_variance)
+        sources.append(network.readout_bias_variance + zero)
+    ratios = [0.0, *(n / before for n, before in zip(sizes[1:], sizes, strict=False))]
+    return sources[0], [Step(float(w), s, r) for w, s, r in zip(weights, sources[1:], ratios, strict=False)]
 
 
-def _gradient(curve: Array, slope: Array) -> Array:
-    return np.stack([0.5 * curve, slope, 0.5 * curve.T])
+def feeding_widths(network: Network, width: int) -> Array:
+    """n_{ℓ−1} of every layer ℓ; infinite for the first, whose outputs are exactly Gaussian."""
+    n_layers = network.depth + (network.readout_variance is not None)
+    return np.asarray([np.inf, *network.sizes(width)][:n_layers])
 
 
-def hessian_of(fourth: Array, third: Array, second: Array) -> Array:
-    """Second derivatives of F in (K11, K12, K22), shape (3, 3, sample, sample)."""
-    aa, ac, ab, cc = 0.25 * fourth, 0.5 * third, 0.25 * second, second
-    return np.stack([np.stack(row) for row in ((aa, ac, ab), (ac, cc, ac.T), (ab, ac.T, aa.T))])
+def march(activation: Activation, K: Array, made: list[Step], wants: Wants, rtol: float) -> Iterator[Layer]:
+    """The layers one after the other, beginning with the first, which is Gaussian: nothing fluctuates."""
+    n = len(K)
+    n_pairs = n * (n + 1) // 2 if wants.tensor else 0
+    n_chosen = 0 if wants.quadruples is None else len(wants.quadruples)
+    blocks = np.zeros((n, n, 3, 3) if wants.pairs else (0, 0, 3, 3))
+    layer = Layer(_within(K), np.zeros((n, n)), blocks, np.zeros((n_pairs, n_pairs)), np.zeros((n_chosen, 3, 3)), 0.0)
+    yield layer
+    for step in made:
+        with np.errstate(over="ignore", invalid="ignore"):
+            layer = _next_layer(activation, layer, step, wants, rtol)
+        yield layer
 
 
-def _kinked_hessian(slope: float, q: Array, c: Array, one: Ramp) -> Array:
-    r"""F_aa = (2c²−ab)/8πa²Δ, F_ac = −c/4πaΔ, F_ab = 1/8πΔ, F_cc = 1/2πΔ, times (1 − slope)².
+def _next_layer(activation: Activation, layer: Layer, step: Step, wants: Wants, rtol: float) -> Layer:
+    """One step of all recursions."""
+    K, w, ratio = layer.kernel, step.weight, step.ratio
+    averages = averages_of(activation, K, rtol, vertex=wants.vertex, hessian=wants.correction)
+    after, errors = layer._replace(kernel=_within(step.source + w * averages.value)), [averages.error, layer.error]
+    if wants.correction:
+        correction = next_correction(layer.correction, layer.blocks, averages, w, ratio)
+        after = after._replace(correction=correction)
+    if wants.pairs:
+        left = transport(averages, *np.indices(K.shape))
+        after = after._replace(blocks=next_block(layer.blocks, pair_source(averages), left, left, w, ratio))
+    if wants.tensor:
+        i, j = np.triu_indices(len(K))
+        index = np.stack(np.broadcast_arrays(i[:, None], j[:, None], i, j), axis=-1)
+        source, error = _quartet_source(activation, K, averages, index, rtol)
+        after = after._replace(matrix=_next_matrix(layer.matrix, source, averages, w, ratio))
+        errors.append(error)
+    if wants.quadruples is not None:
+        a, b, c, d = wants.quadruples.T
+        rows, columns = ([np.stack(v, axis=-1) for v in ((p, p, q), (p, q, q))] for p, q in ((a, b), (c, d)))
+        index = np.stack(
+            np.broadcast_arrays(*(v[:, :, None] for v in rows), *(v[:, None, :] for v in columns)), axis=-1
+        )
+        source, error = _quartet_source(activation, K, averages, index, rtol)
+        sides = transport(averages, a, b), transport(averages, c, d)
+        after = after._replace(chosen=next_block(layer.chosen, source, *sides, w, ratio))
+        errors.append(error)
+    return after._replace(error=max(errors))
 
-    Eq. (finite_width.6). They diverge where two nodes are parallel, but V is the covariance of kernel entries: at angle θ the combination that
-    meets 1/Δ is the variance of a squared distance, of order θ⁴. Below ``NEARLY_PARALLEL`` what remains (θ³) is less than
-    the roundings of V that 1/Δ magnifies, and the Hessian counts as zero.
-    """
-    a, b = np.broadcast_arrays(q[:, None], q[None, :])
-    delta = 2 * math.pi * one.delta
-    far = delta > NEARLY_PARALLEL * np.sqrt(a) * np.sqrt(b)
-    safe = lambda v: np.where(far, v, 1.0)  # noqa: E731
-    scale = np.where(far, (1 - slope) ** 2 / (8 * math.pi * safe(delta)), 0.0)
-    aa, ac = (2 * c**2 / safe(a) ** 2 - b / safe(a)) * scale, -2 * c / safe(a) * scale
-    return np.stack([np.stack(row) for row in ((aa, ac, scale), (ac, 4 * scale, ac.T), (scale, ac.T, aa.T))])
 
-
-def refuse(activation: Activation) -> str | None:
-    """Why the correction G1 is out of reach for an activation, if it is; V needs one derivative less."""
-    if kink_slope(activation) is not None or not activation.breaks:
-        return None
-    if quadrature.factor(activation, 1).deltas:
-        return "jumps"
-    return "kinked"
+def _within(K: Array) -> Array:
+    """Symmetric, and no covariance beyond its variances by a rounding."""
+    K = 0.5 * (K + K.T)
+    root = np.sqrt(np.diag(K))
+    limit = root[:, None] * root[None, :]
+    result = np.clip(K, -limit, limit)
+    result[np.diag_indices(len(K))] = np.diag(K)
+    return result
 
 
 # Blocks: V over {11, 12, 22} × {33, 34, 44}, shape (..., 3, 3).
@@ -138,10 +145,9 @@ def next_block(block: Array, source: Array, left: Array, right: Array, weight: f
 
 def pair_source(averages: Averages) -> Array:
     """Cov(σσ, σσ) of one neuron over {11, 12, 22}², for all pairs of samples: (sample, sample, 3, 3)."""
-    assert averages.fourth is not None
-    cubic, square, value = averages.fourth.cubic, averages.fourth.square, averages.value
-    fourth, second = np.diag(square), np.diag(value)
-    one = np.ones_like(value)
+    cubic, square, value = averages.cubic, averages.square, averages.value
+    assert cubic is not None and square is not None
+    fourth, second, one = np.diag(square), np.diag(value), np.ones_like(value)
     rows = [
         [fourth[:, None] * one, cubic, square],
         [cubic, square, cubic.T],
@@ -161,30 +167,24 @@ def next_correction(correction: Array, block: Array, averages: Averages, weight:
     return weight * ratio * (drift + 0.5 * np.einsum("abij,ijab->ij", averages.hessian, block))
 
 
-# The full tensor, as a matrix over unordered pairs.
+# The full tensor, as a matrix over unordered pairs i ≤ j.
 
 
-def sample_pairs(n: int) -> tuple[Array, Array]:
-    """Unordered pairs i ≤ j."""
-    return np.triu_indices(n)
-
-
-def quartet_source(
-    averages: Averages, rows: tuple[Array, Array], columns: tuple[Array, Array], quartic: Quartic
+def _quartet_source(
+    activation: Activation, K: Array, averages: Averages, index: Array, rtol: float
 ) -> tuple[Array, float]:
-    """Cov(σ_iσ_j, σ_kσ_l) of one neuron for broadcast index arrays; equal sets of four are evaluated once."""
-    index = np.stack(np.broadcast_arrays(*rows, *columns), axis=-1)
+    """Cov(σ_iσ_j, σ_kσ_l) of one neuron for ``index`` (…, 4); equal sets of four are evaluated once."""
     unique, back = np.unique(np.sort(index, axis=-1).reshape(-1, 4), axis=0, return_inverse=True)
-    moment, error = quartic(unique)
-    mean = averages.value[rows] * averages.value[columns]
+    moment, error = quartets(activation, unique, K, averages, rtol)
+    i, j, k, l = np.moveaxis(index, -1, 0)
+    mean = averages.value[i, j] * averages.value[k, l]
     return moment[back.reshape(-1)].reshape(index.shape[:-1]) - mean, error
 
 
-def next_matrix(V: Array, source: Array, averages: Averages, weight: float, ratio: float) -> Array:
+def _next_matrix(V: Array, source: Array, averages: Averages, weight: float, ratio: float) -> Array:
     """V' over unordered pairs (pair, pair)."""
-    i, j = sample_pairs(len(averages.value))
-    position = np.empty((len(averages.value),) * 2, dtype=int)
-    position[i, j] = position[j, i] = np.arange(len(i))
+    i, j = np.triu_indices(len(averages.value))
+    position = _positions(len(averages.value))
     parts = position[i, i], position[i, j], position[j, j]
     weights = [averages.gradient[k][i, j] for k in range(3)]
     along = sum(w[:, None] * V[p] for w, p in zip(weights, parts, strict=True))
@@ -194,7 +194,13 @@ def next_matrix(V: Array, source: Array, averages: Averages, weight: float, rati
 
 def unfold(V: Array, n: int) -> Array:
     """(pair, pair) to (sample, sample, sample, sample)."""
-    i, j = sample_pairs(n)
-    position = np.empty((n, n), dtype=int)
-    position[i, j] = position[j, i] = np.arange(len(i))
+    position = _positions(n)
     return V[position[:, :, None, None], position[None, None, :, :]]
+
+
+def _positions(n: int) -> Array:
+    """Of every pair of samples among the unordered ones."""
+    position = np.empty((n, n), dtype=int)
+    i, j = np.triu_indices(n)
+    position[i, j] = position[j, i] = np.arange(len(i))
+    return position

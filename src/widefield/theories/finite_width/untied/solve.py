@@ -1,34 +1,48 @@
 """The layer recursion as fields of a solution."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from widefield.answer.certificate import Check, SolveError, Status
+from widefield.answer.certificate import SolveError
 from widefield.answer.progress import bar
 from widefield.theories.finite_width import expansion
 from widefield.theories.finite_width.expansion import AbstractExpansion, Quantity, Question, ReadoutMoments, Result
-from widefield.theories.finite_width.untied import recursion
-from widefield.theories.finite_width.untied.fields import DIMS, PAIR_NAMES, field_of, relative_variance
-from widefield.theories.finite_width.untied.layers import Layer, Wants, feeding_widths, march_layers, steps
+from widefield.theories.finite_width.untied.averages import refuse
+from widefield.theories.finite_width.untied.recursion import Layer, Wants, feeding_widths, march, steps, unfold
 from widefield.theories.finite_width.untied.residual import residual
 
+PAIR = ("layer", "sample", "sample_")
+DIMS: dict[str, tuple[str, ...]] = {
+    "kernel": PAIR,
+    "correction": PAIR,
+    "covariance": PAIR,
+    "kurtosis": PAIR[:2],
+    "ratio": PAIR[:1],
+    "neuron_correlation": PAIR[:2],
+    "kernel_variance": PAIR,
+    "vertex_quadruples": ("layer", "quadruple"),
+    "vertex_pairs": (*PAIR, "pair", "pair_"),
+    "vertex": (*PAIR, "sample__", "sample___"),
+    "connected": (*PAIR, "sample__", "sample___"),
+}
+PAIR_NAMES = ["11", "12", "22"]
 NEEDS_CORRECTION = ("correction", "covariance")
 NEEDS_TENSOR = ("vertex", "connected")
-NEEDS_PAIRS = ("kurtosis", "ratio", "neuron_correlation", "kernel_variance", "vertex_pairs")
+NEEDS_PAIRS = (*NEEDS_CORRECTION, "kurtosis", "ratio", "neuron_correlation", "kernel_variance", "vertex_pairs")
 
 
 class UntiedExpansion(AbstractExpansion):
     """Fresh parameters at every layer, Eqs. (finite_width.2), (finite_width.3), (finite_width.4)."""
 
     def available(self, question: Question) -> tuple[dict[str, Quantity], tuple[str, ...]]:
-        quantities = expansion.quantities_of(DIMS, _lengths(question))
+        n_quadruples = 0 if question.quadruples is None else len(question.quadruples)
+        quantities = expansion.quantities_of(DIMS, question.lengths | {"pair": 3, "quadruple": n_quadruples})
         notes: tuple[str, ...] = ()
         if question.quadruples is None:
             del quantities["vertex_quadruples"]
-        if recursion.refuse(question.network.activation):
+        if refuse(question.network.activation):
             quantities = {name: q for name, q in quantities.items() if name not in NEEDS_CORRECTION}
             notes = (f"no correction: its averages are not known for the kinks of {question.network.activation}",)
         n_quartets = _n_quartets(question, test=False)
@@ -45,27 +59,42 @@ class UntiedExpansion(AbstractExpansion):
         return last if question.task.supervised_states(question.network.depth) == last else ()
 
     def solve(self, question: Question, names: tuple[str, ...], *, readout: bool) -> Result:
+        network, rtol, asked = question.network, question.rtol, set(names)
         x, back = _different(question, test=readout)
         samples = back[: question.task.n_samples]
-        wants = _wants(question, names, samples, readout=readout)
-        result, layers = _march(question, x, wants)
-        n = feeding_widths(question.network, question.network.sizes(question.width))
-        result = replace(result, coords=_coords(question, names))
-        if not layers:
-            nothing = expansion.not_a_number({name: DIMS[name] for name in names}, _lengths(question))
-            return replace(result, fields=nothing)
-        fields = {name: (DIMS[name], field_of(name, layers, n, samples)) for name in names}
-        notes, diagnostics = _trust(question, layers, n, samples)
-        outputs = _readout(layers[-1], back) if readout else None
-        notes = (*notes, *result.notes)
-        return replace(result, fields=fields, notes=notes, diagnostics=diagnostics, readout=outputs)
-
-
-def _lengths(question: Question) -> dict[str, int]:
-    network = question.network
-    n_layers = network.depth + (network.readout_variance is not None)
-    n_quadruples = 0 if question.quadruples is None else len(question.quadruples)
-    return {"pair": 3, "layer": n_layers, "quadruple": n_quadruples, "sample": question.task.n_samples}
+        coords: dict[str, Any] = {dim: PAIR_NAMES for dim in ("pair", "pair_") if "vertex_pairs" in names}
+        quadruples = question.quadruples if "vertex_quadruples" in asked else None
+        if quadruples is not None:
+            coords["quadruple"] = ["({},{})({},{})".format(*row) for row in quadruples]
+        wants = Wants(
+            pairs=bool(asked & set(NEEDS_PAIRS)) or readout,
+            correction=bool(asked & set(NEEDS_CORRECTION)) or readout,
+            tensor=bool(asked & set(NEEDS_TENSOR)) or readout,
+            quadruples=None if quadruples is None else samples[quadruples],
+        )
+        K, made = steps(network, x, network.sizes(question.width))
+        layers: list[Layer] = []
+        seconds = 1e-6 * len(x) ** 2 * network.depth * (1 + wants.tensor * len(x) ** 2)
+        try:
+            with bar("finite width", len(made) + 1, question.progress, seconds) as advance:
+                for layer in march(network.activation, K, made, wants, rtol):
+                    layers.append(layer)
+                    if not all(np.isfinite(part).all() for part in layer):
+                        raise OverflowError(f"Kernel, vertex or correction overflow at layer {len(layers)}.")
+                    advance(1)
+        except (OverflowError, SolveError) as error:
+            return Result({}, failure=expansion.failure_of(error), coords=coords, notes=(str(error),))
+        checks, notes = expansion.verdict(residual(network.activation, layers, made, wants), layers[-1].error, rtol)
+        n = feeding_widths(network, question.width)
+        each = {name: [_entry(name, *layer, samples) for layer in zip(layers, n, strict=True)] for name in names}
+        trust: tuple[str, ...] = ()
+        diagnostics: dict[str, Any] = {}
+        if wants.pairs:
+            ratio = np.asarray([relative_variance(layer)[samples].max() for layer in layers]) / n
+            trust, diagnostics = expansion.judge(ratio, question.width * ratio.max() / expansion.TRUSTED)
+        fields = {name: np.stack(values) for name, values in each.items()}
+        moments = _readout(layers[-1], back) if readout else None
+        return Result(fields, checks, None, coords, (*trust, *notes), diagnostics, moments)
 
 
 def _different(question: Question, *, test: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -81,53 +110,36 @@ def _n_quartets(question: Question, *, test: bool) -> int:
     return math.comb(len(_different(question, test=test)[0]) + 3, 4)
 
 
-def _wants(question: Question, names: tuple[str, ...], samples: np.ndarray, *, readout: bool) -> Wants:
-    asked = set(names)
-    chosen = question.quadruples if "vertex_quadruples" in asked else None
-    return Wants(
-        pairs=bool(asked & set(NEEDS_PAIRS)),
-        correction=bool(asked & set(NEEDS_CORRECTION)) or readout,
-        tensor=bool(asked & set(NEEDS_TENSOR)) or readout,
-        quadruples=None if chosen is None else samples[chosen],
-    )
+def relative_variance(layer: Layer) -> np.ndarray:
+    """V_{(11)(11)}/K² of every sample; zero for an output that is always zero."""
+    K = np.diag(layer.kernel)
+    return np.diagonal(layer.blocks[..., 0, 0]) / np.where(K > 0, K, 1) ** 2
 
 
-def _march(question: Question, x: np.ndarray, wants: Wants) -> tuple[Result, list[Layer]]:
-    """The layers, none where something failed, and what the certificate says of them."""
-    network, rtol = question.network, question.rtol
-    sizes = network.sizes(question.width)
-    seconds = 1e-6 * len(x) ** 2 * network.depth * (1 + wants.tensor * len(x) ** 2)
-    try:
-        with bar("finite width", network.depth, question.progress, seconds) as advance:
-            layers = march_layers(network, x, sizes, wants, rtol, advance)
-    except (OverflowError, SolveError) as error:
-        failure = Status.nonfinite if isinstance(error, OverflowError) else Status.inaccurate
-        return Result({}, failure=failure, notes=(str(error),)), []
-    checks = {"error": Check(layers[-1].error, rtol)}
-    violation = residual(network.activation, layers, steps(network, x, sizes)[1], wants)
-    if violation is None:
-        return Result({}, checks, notes=(expansion.UNVERIFIED,)), layers
-    return Result({}, {"residual": Check(violation, rtol)} | checks), layers
-
-
-def _coords(question: Question, names: tuple[str, ...]) -> dict[str, Any]:
-    coords: dict[str, Any] = {}
-    if "vertex_pairs" in names:
-        coords |= {"pair": PAIR_NAMES, "pair_": PAIR_NAMES}
-    if "vertex_quadruples" in names and question.quadruples is not None:
-        coords["quadruple"] = ["({},{})({},{})".format(*row) for row in question.quadruples]
-    return coords
-
-
-def _trust(question: Question, layers: list[Layer], n: np.ndarray, samples: np.ndarray):
-    """How far down the expansion can be trusted: known where V was made on pairs."""
-    if not layers[0].blocks.size:
-        return (), {}
-    ratio = np.asarray([relative_variance(layer)[samples].max() for layer in layers]) / n
-    return expansion.judge(ratio, question.width * ratio.max() / expansion.TRUSTED)
+def _entry(name: str, layer: Layer, n: float, back: np.ndarray) -> np.ndarray:
+    """A field at one layer, fed by ``n`` neurons, Eq. (finite_width.7); ``back`` is the different input of each sample."""
+    both = np.ix_(back, back)
+    match name:
+        case "kernel":
+            return layer.kernel[both]
+        case "correction":
+            return layer.correction[both]
+        case "covariance":
+            return (layer.kernel + layer.correction / n)[both]
+        case "kernel_variance":
+            return layer.blocks[..., 1, 1][both] / n
+        case "vertex_pairs":
+            return layer.blocks[both]
+        case "vertex_quadruples":
+            return layer.chosen[:, 1, 1]
+        case "vertex" | "connected":
+            V = unfold(layer.matrix, len(layer.kernel))[np.ix_(back, back, back, back)]
+            return V if name == "vertex" else V / n
+    relative = (relative_variance(layer) / n)[back]
+    return np.max(relative) if name == "ratio" else {"kurtosis": 3.0, "neuron_correlation": 0.5}[name] * relative
 
 
 def _readout(layer: Layer, back: np.ndarray) -> ReadoutMoments:
     both = np.ix_(back, back)
-    vertex = recursion.unfold(layer.matrix, len(layer.kernel))[np.ix_(back, back, back, back)]
+    vertex = unfold(layer.matrix, len(layer.kernel))[np.ix_(back, back, back, back)]
     return ReadoutMoments(layer.kernel[both], layer.correction[both], vertex)
