@@ -12,9 +12,8 @@ import numpy as np
 
 from widefield.answer.boundary import memory_budget
 from widefield.solvers import extrapolation
-from widefield.theories.proportional.fields import arrays_of, every
 from widefield.theories.proportional.problem import Problem
-from widefield.theories.proportional.training_curves import CURVES, memory_of, train
+from widefield.theories.proportional.training_curves import CURVES, DIMS, memory_of, train
 
 FEWEST_RATES, MOST_RATES = 3, 6  # η, η/2, η/4 … η/32
 FEWEST_DEPTHS, MOST_DEPTHS = 4, 6  # 4, 8, 16, 32 … 128
@@ -47,9 +46,9 @@ def predict(
 
 
 def _one_march(problem: Problem, names: tuple[str, ...], progress: bool | None) -> Prediction:
-    training = train(problem, progress)
-    arrays = arrays_of(problem, training, dict.fromkeys((*CURVES, *names)))
-    return Prediction(arrays, training.residual, problem.modes_error, training.diverged_at, training.notes)
+    march = train(problem, progress)
+    arrays = {name: march.array(name) for name in dict.fromkeys((*CURVES, *names))}
+    return Prediction(arrays, march.residual, problem.modes_error, march.diverged_at, march.notes)
 
 
 def _depths(problem: Problem, names: tuple[str, ...], progress: bool | None) -> Iterator[Prediction]:
@@ -70,7 +69,13 @@ def _rates(problem: Problem, names, infinite_depth: bool, rtol: float, progress:
         else:
             level = _one_march(finer, names, progress)
         stop = None if level.diverged_at is None else -(-level.diverged_at // stride)
-        yield replace(level, arrays=every(level.arrays, stride), diverged_at=stop)
+        coarse = {
+            name: tuple(slice(None, None, stride if "step" in dim else 1) for dim in DIMS[name])
+            for name in level.arrays
+        }
+        yield replace(
+            level, arrays={name: value[coarse[name]] for name, value in level.arrays.items()}, diverged_at=stop
+        )
 
 
 def _limit(levels: Iterator[Prediction], fewest: int, rtol: float, n_spare: int = 0) -> Prediction:
@@ -93,18 +98,18 @@ def _limit(levels: Iterator[Prediction], fewest: int, rtol: float, n_spare: int 
 
 
 def in_the_limit(levels: list[Prediction]) -> Prediction:
-    """The limit of predictions whose small parameter halves from one to the next."""
+    """The limit of predictions whose small parameter halves from one to the next.
+
+    Errors of losses are relative to the test loss of the same step, those of other fields to the largest entry.
+    """
     arrays, changes = {}, []
     for name in levels[0].arrays:
         arrays[name], change = extrapolation.extrapolate([level.arrays[name] for level in levels])
-        changes.append(float(np.max(change / _scale(name, arrays))))
+        if name in CURVES:
+            scale = np.max(np.abs(arrays["test_loss"]), axis=1, keepdims=True)
+        else:
+            scale = np.maximum(np.max(np.abs(arrays[name])), np.finfo(float).tiny)
+        changes.append(float(np.max(change / scale)))
     error = float(np.max(changes) + np.max([level.error for level in levels]))  # NaN stays
     residual = float(np.max([level.residual for level in levels]))
     return Prediction(arrays, residual, error, n_levels=len(levels))
-
-
-def _scale(name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """What errors are relative to: for losses the test loss of the same step, for others the largest entry."""
-    if name in CURVES:
-        return np.max(np.abs(arrays["test_loss"]), axis=1, keepdims=True)
-    return np.maximum(np.max(np.abs(arrays[name])), np.finfo(float).tiny)

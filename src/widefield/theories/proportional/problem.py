@@ -71,24 +71,20 @@ class Problem:
     @property
     def shape(self) -> Shape:
         """What the march is compiled for."""
-        return Shape(
-            n_steps=len(self.rates), depth=self.network.depth, n_channels=len(self.overlap),
-            reused=bool(np.isfinite(self.data)), residual=self.network.branch is not None,
-            noisy=bool(np.isfinite(self.width) or np.isfinite(self.batch)),
-        )  # fmt: skip
+        noisy = bool(np.isfinite(self.width) or np.isfinite(self.batch))
+        residual, reused = self.network.branch is not None, bool(np.isfinite(self.data))
+        return Shape(len(self.rates), self.network.depth, len(self.overlap), reused, residual, noisy)
 
     @property
     def parameters(self) -> Parameters:
         """Arrays of the march."""
         number = lambda value: jnp.asarray(value, self.dtype)  # noqa: E731
-        noise, richness = self.teacher.label_noise, self.training.richness
-        source = Source(number(noise), number(self.overlap), number(1 / self.data), number(1 / self.batch))
+        richness = self.training.richness
+        source = Source(*map(number, (self.teacher.label_noise, self.overlap, 1 / self.data, 1 / self.batch)))
         offset = 0.0 if self.training.centered else 1 / richness
+        scalars = map(number, (self.rates, richness, offset, 1 / self.width, self.widths))
         modes = None if self.modes is None else Modes(*map(number, self.modes))
-        return Parameters(
-            number(self.rates), number(richness), number(offset), number(1 / self.width), number(self.widths), source,
-            number(self.branch), modes,
-        )  # fmt: skip
+        return Parameters(*scalars, source, number(self.branch), modes)
 
     def at_rate(self, rate: float) -> "Problem":
         """The same training with a constant rate."""
@@ -129,37 +125,37 @@ def pose(
         raise ValueError(
             "A `spectrum` goes with `width=`, a number of neurons, and neither `width_ratio` nor `target_overlap`."
         )
-    eigenvalues, powers = teacher.spectrum[:2]
-    modes, error = compress(eigenvalues, powers, longest=float(training.rates.sum()), rtol=MODES_RTOL)
+    modes, error = compress(*teacher.spectrum[:2], longest=float(training.rates.sum()), rtol=MODES_RTOL)
     return Problem(network, teacher, training, count or np.inf, modes, error, dtype)
 
 
 def _check_network(network: Any) -> None:
     if not isinstance(network, Network):
         raise ValueError(f"`network` must be a widefield.Network (DNN or ResNet), got {type(network).__name__}.")
-    if network.kind == "RNN":
-        raise ValueError("`network` must have untied weights: proportional covers DNN and ResNet, got an RNN.")
-    if not network.activation.known_as("linear"):
-        raise ValueError(
-            f"`network` must have the activation 'linear': proportional covers linear networks, got {network.activation}."
-        )
     ones = (network.weight_variances, network.input_variances, network.readout_variance)
-    if network.readout_variance is None or any(np.any(np.asarray(v) != 1) for v in ones):
-        raise ValueError("`network` must have weight, input and readout variances 1 in proportional; use `richness`.")
-    if network.bias_variances.any() or network.readout_bias_variance:
-        raise ValueError("`network` must have no biases (bias_variance=0) in proportional.")
+    scaled = network.readout_variance is None or any(np.any(np.asarray(v) != 1) for v in ones)
+    for wrong, why in (
+        (network.kind == "RNN", "untied weights: proportional covers DNN and ResNet, got an RNN"),
+        (
+            not network.activation.known_as("linear"),
+            f"the activation 'linear': proportional covers linear networks, got {network.activation}",
+        ),
+        (scaled, "weight, input and readout variances 1 in proportional; use `richness`"),
+        (network.bias_variances.any() or network.readout_bias_variance, "no biases (bias_variance=0) in proportional"),
+    ):
+        if wrong:
+            raise ValueError(f"`network` must have {why}.")
 
 
 def _check_teacher(teacher: Any, theory: str) -> None:
     if not isinstance(teacher, Teacher):
         raise ValueError(f"`teacher` must be a widefield.Teacher, got {type(teacher).__name__}.")
-    not_covered = {
-        "samples": (teacher.samples is not None, "structured data take a `batch` or the population"),
-        "spectrum": (teacher.spectrum is not None and len(teacher.spectrum) == 3, "give single modes, not a bulk"),
-        "inputs": (teacher.inputs != "first", "there is one input, at the first layer"),
-        "supervised": (teacher.supervised is not None, "labels belong to the last layer"),
-    }  # fmt: skip
-    for name, (given, instead) in not_covered.items():
+    for name, given, instead in (
+        ("samples", teacher.samples is not None, "structured data take a `batch` or the population"),
+        ("spectrum", teacher.spectrum is not None and len(teacher.spectrum) == 3, "give single modes, not a bulk"),
+        ("inputs", teacher.inputs != "first", "there is one input, at the first layer"),
+        ("supervised", teacher.supervised is not None, "labels belong to the last layer"),
+    ):
         if given:
             raise ValueError(f"`{name}` of the teacher is not covered by {theory}: {instead}.")
 

@@ -1,6 +1,7 @@
-"""One march and its verdict: did it stay finite, and do its matrices solve the equations."""
+"""One march: did it stay finite, do its matrices solve the equations, and both as the fields of a Solution."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,13 +12,20 @@ from widefield.answer.progress import bar
 from widefield.theories.proportional.march.causal import State
 from widefield.theories.proportional.march.compressed import marched
 from widefield.theories.proportional.problem import Problem
-from widefield.theories.proportional.verification import residual
+from widefield.theories.proportional.verification import Time, congruent, in_numpy, layers_of, residual
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-3}  # right marches have 1e-13 at most, whatever their length
 DIVERGED = 1e8  # a loss this many times the first one has diverged
 ROUNDING = 100  # roundings of the largest loss in every later one, about
 SECONDS = 2e-10  # per number read
 CURVES = ("test_loss", "train_loss", "bias", "width_variance", "data_variance")
+PAIR = ("step", "step_")
+RESPONSES = ("feature_response", "gradient_response")
+DIMS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*CURVES, "kernel"), ("step",)),
+    **dict.fromkeys(("error_correlation", "memory_kernel"), PAIR),
+    **dict.fromkeys(("feature_correlation", "gradient_correlation", *RESPONSES), ("layer", *PAIR)),
+}
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,7 @@ class TrainingCurves:
     ``diverged_at`` is the step from which on they are infinite; ``residual`` is over the rows before.
     """
 
+    problem: Problem
     curves: dict[str, np.ndarray]
     kernel: np.ndarray
     state: State
@@ -34,14 +43,63 @@ class TrainingCurves:
     diverged_at: int | None = None
     notes: tuple[str, ...] = ()
 
+    def array(self, name: str) -> np.ndarray:
+        """A field with the channel behind (twice except in losses), infinite from the step of a divergence on."""
+        if name in CURVES:
+            return self.curves[name]
+        if name == "kernel":
+            return self.kernel
+        problem, n, c = self.problem, self.problem.n_rows, len(self.problem.overlap)
+        time, state = Time(problem, n * c), in_numpy(self.state, n * c)
+        if name == "error_correlation":
+            value = state.inputs.test - problem.teacher.label_noise * time.ones @ time.ones.T
+        elif name == "memory_kernel":
+            value = state.inputs.memory / np.repeat(problem.rates, c)[: n * c]
+        else:
+            value = np.stack([_of_layer(time, layer, l, name) for l, layer in enumerate(layers_of(state))])
+        value = value.reshape(*value.shape[:-2], n, c, n, c).swapaxes(-3, -2)
+        if self.diverged_at is not None:
+            value[..., self.diverged_at :, :, :, :] = np.inf
+            if "correlation" in name:
+                value[..., :, self.diverged_at :, :, :] = np.inf
+        return value
+
+
+def _of_layer(time: Time, layer: Any, l: int, name: str) -> np.ndarray:
+    problem = time.problem
+    if name == "feature_correlation":
+        return layer.feature
+    if name == "gradient_correlation":
+        return congruent(time.gradient, layer.gradient)
+    if name == "gradient_response":
+        return (problem.branch if l else 1.0) * time.gradient(layer.pair.backward[:, 0])
+    response = layer.pair.forward[:, 1]
+    later = np.where(time.step > 0, response, 0.0) / problem.training.richness
+    first = response[:, : time.channels] - later @ time.ones
+    full = later + np.concatenate([first, np.zeros((time.n, time.n - time.channels))], axis=1)
+    return (problem.branch if l + 1 < problem.network.depth else 1.0) * full
+
+
+def available(problem: Problem, *, infinite_depth: bool = False) -> dict[str, int]:
+    """Bytes of every quantity that can be returned.
+
+    Responses to one step vanish along a flow, layers cannot be counted at infinite depth, and without richness the
+    feature response is infinite.
+    """
+    lengths = {"step": problem.n_rows, "step_": problem.n_rows, "layer": problem.network.depth}
+    without = {"feature_response"} if problem.training.richness == 0 else set()
+    without |= set(RESPONSES) if problem.training.flow else set()
+    without |= {name for name, dims in DIMS.items() if infinite_depth and "layer" in dims}
+    factor = {name: len(problem.overlap) ** (1 if name in CURVES else 2) for name in DIMS if name not in without}
+    return {name: 8 * factor[name] * int(np.prod([lengths[dim] for dim in DIMS[name]])) for name in factor}
+
 
 def train(problem: Problem, progress: bool | None = None) -> TrainingCurves:
     """March, and put the result back into the equations."""
     check_memory(problem)
-    shape, state = problem.shape, None
+    shape, state, done = problem.shape, None, 0
     seconds = SECONDS * n_matrices(problem) * shape.n_steps**3 / 3 * shape.n_channels**2
     with bar(f"{problem.training.steps} steps", 100, progress, seconds) as advance:
-        done = 0
         for rows, state in marched(problem.parameters, shape):
             jax.block_until_ready(state)
             share = int(100 * (rows / shape.n_steps) ** 3)
@@ -59,11 +117,17 @@ def judge(problem: Problem, state: State) -> TrainingCurves:
     below = [memory[(t + 1) * c : (t + 2) * c, t * c : (t + 1) * c] for t in range(n)]
     kernel = np.stack(below) / problem.rates[:n, None, None]
     stop = diverged_at(losses[..., 0])
-    notes = _note_on_digits(losses[:stop, :, :2], problem.dtype)
+    largest, notes = np.max(losses[:stop, :, :2], initial=0.0), ()
+    error = ROUNDING * np.finfo(problem.dtype).eps * largest
+    if np.any(losses[:stop, :, :2] < 100 * error):
+        notes = (
+            f"losses carry roundings of terms of order {largest:.1g}: below about {error:.0e} they have no digits left",
+        )
     if stop is not None:
         losses[stop:], kernel[stop:] = np.inf, np.inf
     curves = {name: losses[..., i] for i, name in enumerate(CURVES)}
-    return TrainingCurves(curves, kernel, state, residual(problem, state, n if stop is None else stop), stop, notes)
+    rest = residual(problem, state, n if stop is None else stop)
+    return TrainingCurves(problem, curves, kernel, state, rest, stop, notes)
 
 
 def check_residual(value: float, dtype: str = "float64") -> Check:
@@ -76,19 +140,8 @@ def note_on_divergence(step: int) -> str:
     return f"the test loss passes {DIVERGED:g} times its first value at step {step}; later entries are infinite"
 
 
-def _note_on_digits(losses: np.ndarray, dtype: str) -> tuple[str, ...]:
-    """Whether some losses have become so small that cancellation leaves them less than two digits."""
-    largest = np.max(losses, initial=0.0)
-    error = ROUNDING * np.finfo(dtype).eps * largest
-    if not np.any(losses < 100 * error):
-        return ()
-    return (
-        f"losses carry roundings of terms of order {largest:.1g}: below about {error:.0e} they have no digits left",
-    )
-
-
 def diverged_at(test_loss: np.ndarray) -> int | None:
-    """The first step at which the loss is beyond all use, or None."""
+    """The first step at which the loss (row, channel) is beyond all use, or None."""
     bad = ~(test_loss <= DIVERGED * test_loss[0]).all(axis=1)
     return int(np.argmax(bad)) if bad.any() else None
 

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from widefield.theories.proportional.march.causal import State, has_sources
-from widefield.theories.proportional.march.layers import Pair
+from widefield.theories.proportional.march.layers import Hidden, Pair
 from widefield.theories.proportional.march.residual_layers import Stack
 from widefield.theories.proportional.problem import Problem
 
@@ -54,11 +54,8 @@ class Vector:
     def __add__(self, other: "Vector") -> "Vector":
         return Vector(self.value + other.value, self.size + other.size)
 
-    def __neg__(self) -> "Vector":
-        return -1.0 * self
-
     def __sub__(self, other: "Vector") -> "Vector":
-        return self + -other
+        return self + -1.0 * other
 
     def __getitem__(self, rows: slice) -> "Vector":
         return Vector(self.value[rows], self.size[rows])
@@ -70,7 +67,7 @@ Probe = tuple[Vector, Vector]
 
 @dataclass(frozen=True)
 class Time:
-    """Operations on functions of the first steps."""
+    """Operations on functions of the first ``n`` (step, channel)."""
 
     problem: Problem
     n: int
@@ -93,18 +90,16 @@ class Time:
         rates = np.repeat(self.problem.rates, self.channels)[: self.n]
         return np.where(self.step[:, None] > self.step[None, :], C, 0.0) * rates
 
-    def gradient(self, d: Matrix) -> Matrix:
-        """g = d(0) + γ d(t)."""
-        return self._mix(d, 1.0, self.problem.training.richness)
-
-    def initial(self, d: Matrix) -> Matrix:
-        """What the input layer sees of the backward variables, over γ."""
-        return self._mix(d, 0.0 if self.problem.training.centered else 1 / self.problem.training.richness, 1.0)
-
-    def _mix(self, d: Matrix, first: float, rest: float) -> Matrix:
+    def gradient(self, d: Matrix, first: float = 1.0, rest: float | None = None) -> Matrix:
+        """g = d(0) + γ d(t), or with other factors."""
+        rest = self.problem.training.richness if rest is None else rest
         later = (self.step > 0)[:, None]
         constant = first * self.ones @ d[: self.channels]
         return constant + (rest * later * d if isinstance(d, Vector) else np.where(later, rest * d, 0.0))  # not 0 · inf
+
+    def initial(self, d: Matrix) -> Matrix:
+        """What the input layer sees of the backward variables, over γ."""
+        return self.gradient(d, 0.0 if self.problem.training.centered else 1 / self.problem.training.richness, 1.0)
 
 
 def congruent(transform, C: Matrix) -> Matrix:
@@ -118,51 +113,53 @@ def residual(problem: Problem, state: State, n_rows: int) -> float:
     numbers = np.random.default_rng(0).standard_normal((2, time.n, N_PROBES))
     probe = (Vector.of(numbers[0]), Vector.of(numbers[1]))
     with np.errstate(over="ignore", invalid="ignore"):
-        worst = [mismatch(*one).max(initial=0.0) for one in _equations(time, _cut(state, time.n), probe)]
+        worst = [mismatch(*one).max(initial=0.0) for one in _equations(time, in_numpy(state, time.n), probe)]
     return float(np.max(worst))  # NaN stays
 
 
 def mismatch(left: Vector, terms: list[Vector]) -> np.ndarray:
     """What is left of every row of an equation, relative to the size of its terms."""
-    whole = sum(terms, -left)
+    whole = sum(terms, -1.0 * left)
     gap, size = np.abs(whole.value).max(axis=1), whole.size.max(axis=1)
     scale = size + FLOOR * np.maximum.accumulate(size)
     scale[~np.isfinite(scale)] = np.nan  # nothing is small beside infinity
     return np.divide(gap, scale, out=np.zeros_like(gap), where=scale != 0)
 
 
-def _cut(state: State, n: int) -> Any:
-    """NumPy arrays of the rows that count, matrices over two sources as (…, n, source, n)."""
-    state = jax.tree_util.tree_map_with_path(lambda p, v: by_source(v) if has_sources(p) else np.asarray(v), state)
+def in_numpy(state: State, n: int) -> Any:
+    """The first ``n`` rows and columns; matrices over two sources as (…, n, source, n)."""
     stacked = isinstance(state.layers, Stack)
-    both = lambda leaf: leaf[:, :n, ..., :n] if stacked else leaf[:n, ..., :n]  # noqa: E731
-    inputs: dict[str, Any] = {name: _cut_input(name, leaf, n) for name, leaf in state.inputs._asdict().items()}
-    return State(state.inputs._replace(**inputs), jax.tree.map(both, state.layers))
+
+    def cut(path: tuple, leaf: Matrix) -> np.ndarray:
+        name, array = path[-1].name, np.asarray(leaf)
+        if has_sources(path):
+            array = array.reshape(*array.shape[:-1], 2, array.shape[-1] // 2)
+        if stacked and path[0].name == "layers":
+            return array[:, :n, ..., :n]
+        if name in ("mean", "mean_error", "mean_field", "losses", "noise"):
+            return array[:n]
+        fresh = name == "train" and array.shape[0] != array.shape[1]  # at every step: no second time
+        return array[:n] if fresh else array[:n, ..., :n]
+
+    return jax.tree_util.tree_map_with_path(cut, state)
 
 
-def by_source(leaf: Matrix) -> Matrix:
-    """(…, n, 2n) as (…, n, source, n)."""
-    array = np.asarray(leaf)
-    return array.reshape(*array.shape[:-1], 2, array.shape[-1] // 2)
-
-
-def _cut_input(name: str, leaf: np.ndarray, n: int) -> np.ndarray:
-    """The first axis is time, and the last one too except in means, losses and noise that is fresh at every step."""
-    one_time = name in ("mean", "mean_error", "mean_field", "losses", "noise")
-    if one_time or (name == "train" and leaf.shape[0] != leaf.shape[1]):
-        return leaf[:n]
-    return leaf[:n, ..., :n]
+def layers_of(state: Any) -> list[Hidden]:
+    """The layers, those of a stack one by one."""
+    layers = state.layers
+    if not isinstance(layers, Stack):
+        return list(layers)
+    parts = zip(*layers.pair, layers.feature, layers.gradient, strict=True)
+    return [Hidden(Pair(forward, backward), feature, gradient) for forward, backward, feature, gradient in parts]
 
 
 def _equations(time: Time, state: Any, probe: Probe) -> Iterator[Equation]:
     problem, inputs = time.problem, state.inputs
-    layers = state.layers
-    first = layers.gradient[0] if isinstance(layers, Stack) else layers[0].gradient
-    kick = layers.pair.backward[0, :, 0] if isinstance(layers, Stack) else layers[0].pair.backward[:, 0]
+    layers, first = state.layers, layers_of(state)[0]
     a, u = problem.widths, probe[0]
-    K = a[0] / a[-1] * (kick + time.memory(congruent(time.gradient, first)))
+    K = a[0] / a[-1] * (first.pair.backward[:, 0] + time.memory(congruent(time.gradient, first.gradient)))
     yield inputs.memory @ u, [K @ u]
-    yield inputs.initial @ u, [a[0] / a[-1] ** 2 / problem.width * congruent(time.initial, first) @ u]
+    yield inputs.initial @ u, [a[0] / a[-1] ** 2 / problem.width * congruent(time.initial, first.gradient) @ u]
     yield from _isotropic(time, inputs, probe) if problem.modes is None else _structured(time, inputs, probe)
     yield from (_residual if isinstance(layers, Stack) else _plain)(time, inputs, layers, probe)
     yield from _losses(time, inputs)
@@ -281,7 +278,7 @@ def _isotropic(time: Time, inputs, probe: Probe) -> Iterator[Equation]:
     else:
         h, mean_h = v + np.stack([np.zeros((time.n,) * 2), np.eye(time.n)], axis=1), inputs.mean_error
         C_u = np.where(time.step[:, None] == time.step[None, :], inputs.test, 0.0) / problem.batch
-    yield v[:, 0] @ r + v[:, 1] @ u, [-r, -inputs.memory @ (h[:, 0] @ r + h[:, 1] @ u)]
+    yield v[:, 0] @ r + v[:, 1] @ u, [-1.0 * r, -inputs.memory @ (h[:, 0] @ r + h[:, 1] @ u)]
     yield Vector.of(inputs.mean_error), [Vector.of(ones), -inputs.memory @ Vector.of(mean_h)]
     mean = lambda m: m @ (problem.overlap @ (m.T @ u))  # noqa: E731
     noise = problem.teacher.label_noise * ones @ (ones.T @ u)

@@ -1,8 +1,8 @@
 """Which learning rate, and does it transfer: `widefield.optimal_rate`, `rate_transfer` and `rate_sweep`."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
-from widefield.theories.proportional.derived.rate_search import RateSearch, at_rates, mismatch, search
+from widefield.theories.proportional.derived.rate_search import RateSearch, search
 from widefield.theories.proportional.march.gauss_rules import error_of
 from widefield.theories.proportional.problem import Problem, check_training, pose
 from widefield.theories.proportional.training_curves import check_residual
@@ -59,15 +59,14 @@ def optimal_rate(
     few steps is a jagged function of the rate, and the optimum may lie there.
     """
     start = time.perf_counter()
-    problem = _pose(network, teacher, training, "optimal_rate", width_ratio=width_ratio, width=width)
+    problem = _posed(network, teacher, training, "optimal_rate", width_ratio=width_ratio, width=width)
     rtol = checks.tolerance("rtol", rtol, SMALLEST_RTOL)
     sought = search(problem, _rates(rates), rtol)
     rows = reported_steps(training.steps)
     fields: Fields = {name: (dims, value[0]) for name, (dims, value) in _rate_fields([sought], rows).items()}
     fields = {**fields, "sweep": (("rate", "step"), sought.losses[:, rows])}
     options = {"width_ratio": width_ratio, "width": width, "rates": rates, "rtol": rtol}
-    measured = _bracketed([sought], rtol) | _spectrum(problem, sought)
-    certificate = _certificate("optimal_rate", [problem], [sought], options, start, measured)
+    certificate = _certificate("optimal_rate", [sought], options, start, _bracketed([sought], rtol) | _spectrum(sought))
     coords = {"step": rows, "rate": sought.rates}
     return make_solution(fields, certificate, network, teacher=teacher, training=training, coords=coords, throw=throw)
 
@@ -112,8 +111,11 @@ def rate_transfer(
     if over == "width" and width_ratio != np.inf:
         raise ValueError(f"`width_ratio` goes with over='depth'; over='width' takes `values`, got {width_ratio!r}.")
     scaled = checks.flag("scaled_branch", scaled_branch)
-    ask = _Family(network, teacher, training, parameterization, "rate_transfer")
-    problems = [ask.wide(v) if over == "width" else ask.deep(v, width_ratio, scaled) for v in points]
+    ask = _family(network, teacher, training, "rate_transfer", parameterization)
+    problems = [
+        ask(width_ratio=v) if over == "width" else ask(_deeper(network, v, scaled), "width_ratio", width_ratio)
+        for v in points
+    ]
     searches = [search(problem, _rates(rates), rtol) for problem in problems]
     rows, dim = reported_steps(training.steps), "width_ratio" if over == "width" else "depth"
     fields: Fields = {name: ((dim, *dims), value) for name, (dims, value) in _rate_fields(searches, rows).items()}
@@ -121,9 +123,8 @@ def rate_transfer(
     fields = {**fields, "drift": (("step",), drift), "drift_error": (("step",), error)}
     options = {"over": over, "parameterization": parameterization, "rates": rates, "rtol": rtol}
     options |= {"width_ratio": width_ratio, "scaled_branch": scaled} if over == "depth" else {}
-    certificate = _certificate(
-        "rate_transfer", problems, searches, options, start, _bracketed(searches, rtol), _range_of_transfer(rows, drift)
-    )
+    measured, transfer = _bracketed(searches, rtol), _range_of_transfer(rows, drift)
+    certificate = _certificate("rate_transfer", searches, options, start, measured, transfer)
     coords = {"step": rows, dim: points}
     return make_solution(fields, certificate, network, teacher=teacher, training=training, coords=coords, throw=throw)
 
@@ -150,10 +151,9 @@ def rate_sweep(
     grid, points = _rates(rates), _values("width", width_ratios, network, "width_ratios")
     if grid is None:
         raise ValueError("`rates` must be a list of rates, got None.")
-    ask = _Family(network, teacher, training, parameterization, "rate_sweep")
-    problems = [ask.wide(value) for value in points]
-    sweeps = [RateSearch(grid, at_rates(problem, grid)) for problem in problems]
-    certificate = _certificate("rate_sweep", problems, sweeps, {"parameterization": parameterization}, start, {})
+    ask = _family(network, teacher, training, "rate_sweep", parameterization)
+    sweeps = [search(ask(width_ratio=value), grid) for value in points]
+    certificate = _certificate("rate_sweep", sweeps, {"parameterization": parameterization}, start, {})
     fields = {"test_loss": (("width_ratio", "rate", "step"), np.stack([one.losses for one in sweeps]))}
     coords = {"width_ratio": points, "rate": grid}
     return make_solution(fields, certificate, network, teacher=teacher, training=training, coords=coords, throw=throw)
@@ -164,7 +164,7 @@ def reported_steps(steps: int) -> np.ndarray:
     return np.unique(np.round(np.geomspace(1, steps, N_TIMES)).astype(int))
 
 
-def _pose(network: Network, teacher: Teacher, training: Training, theory: str, **sizes: Any) -> Problem:
+def _posed(network: Network, teacher: Teacher, training: Training, theory: str, **sizes: Any) -> Problem:
     """The problem with a rate of one, which the search replaces."""
     check_training(training, theory)
     training.refuse(theory, "flow")
@@ -175,39 +175,33 @@ def _pose(network: Network, teacher: Teacher, training: Training, theory: str, *
     return pose(network, teacher, replace(training, rate=1.0), theory=theory, **sizes)
 
 
-@dataclass(frozen=True)
-class _Family:
-    """The problems of one question at several widths or depths."""
+def _family(
+    network: Network, teacher: Teacher, training: Training, theory: str, parameterization: str
+) -> Callable[..., Problem]:
+    """The problem of one question as a function of the width ratio (which the argument ``name`` gave) or another network."""
+    checks.choice("parameterization", parameterization, PARAMETERIZATIONS)
+    if isinstance(teacher, Teacher) and teacher.spectrum is not None:
+        raise ValueError(f"`spectrum` of the teacher is not covered by {theory}: it has no ratios.")
 
-    network: Network
-    teacher: Teacher
-    training: Training
-    parameterization: str
-    theory: str
-
-    def __post_init__(self) -> None:
-        checks.choice("parameterization", self.parameterization, PARAMETERIZATIONS)
-        if isinstance(self.teacher, Teacher) and self.teacher.spectrum is not None:
-            raise ValueError(f"`spectrum` of the teacher is not covered by {self.theory}: it has no ratios.")
-
-    def wide(self, width_ratio: float, network: Network | None = None, name: str = "values") -> Problem:
-        """At one width."""
-        training = self.training
-        if self.parameterization == "ntk":
+    def ask(network: Network = network, name: str = "values", width_ratio: float = np.inf) -> Problem:
+        scaled = training
+        if parameterization == "ntk":
             if not np.isfinite(width_ratio):
                 raise ValueError(
                     f"`{name}` must be finite with parameterization='ntk': the richness vanishes at infinite width."
                 )
-            training = replace(training, richness=training.richness / np.sqrt(width_ratio))
-        return _pose(network or self.network, self.teacher, training, self.theory, width_ratio=width_ratio)
+            scaled = replace(training, richness=training.richness / np.sqrt(width_ratio))
+        return _posed(network, teacher, scaled, theory, width_ratio=width_ratio)
 
-    def deep(self, depth: int, width_ratio: float, scaled_branch: bool) -> Problem:
-        """At one depth."""
-        network, branch = self.network, self.network.branch
-        if branch is not None and scaled_branch:
-            branch = branch * np.sqrt(network.depth / depth)
-        deeper = replace(network, depth=int(depth), branch=branch, widths=float(network.relative_widths[0]))
-        return self.wide(width_ratio, deeper, "width_ratio")
+    return ask
+
+
+def _deeper(network: Network, depth: int, scaled: bool) -> Network:
+    """The network with another depth; ``scaled`` branches keep branch · √depth."""
+    branch = network.branch
+    if branch is not None and scaled:
+        branch = branch * np.sqrt(network.depth / depth)
+    return replace(network, depth=int(depth), branch=branch, widths=float(network.relative_widths[0]))
 
 
 def _values(over: str, values: Any, network: Network, name: str = "values") -> np.ndarray:
@@ -265,7 +259,7 @@ def _range_of_transfer(rows: np.ndarray, drift: np.ndarray) -> dict[str, Any]:
 
 def _bracketed(searches: list[RateSearch], rtol: float) -> dict[str, Check]:
     """How well the optima at the end and the largest stable rates are known, and how many have no rates on both sides."""
-    errors = np.array([error / rate for one in searches for rate, error in (one.best(-1), one.edge)])
+    errors = np.array([error for one in searches for error in one.errors()])
     known = np.isfinite(errors)
     return {
         "error": Check(float(errors[known].max(initial=0.0)), rtol),
@@ -273,34 +267,27 @@ def _bracketed(searches: list[RateSearch], rtol: float) -> dict[str, Check]:
     }
 
 
-def _spectrum(problem: Problem, sought: RateSearch) -> dict[str, Check]:
+def _spectrum(sought: RateSearch) -> dict[str, Check]:
     """How well the rule for a long spectrum, made for a rate of one, serves the largest stable rate."""
+    problem = sought.problem
     if problem.modes is None or problem.teacher.spectrum is None:
         return {}
-    eigenvalues, powers = problem.teacher.spectrum[:2]
     longest = max(1.0, sought.edge[0]) * problem.training.steps
-    return {"spectrum": Check(error_of(problem.modes, eigenvalues, powers, longest), SPECTRUM_LIMIT)}
+    return {"spectrum": Check(error_of(problem.modes, *problem.teacher.spectrum[:2], longest), SPECTRUM_LIMIT)}
 
 
 def _certificate(
-    theory: str,
-    problems: list[Problem],
-    searches: list[RateSearch],
-    options: dict[str, Any],
-    start: float,
-    measured: dict[str, Check],
+    theory: str, searches: list[RateSearch], options: dict[str, Any], start: float, measured: dict[str, Check],
     diagnostics: dict[str, Any] | None = None,
-) -> Certificate:
-    residual = float(np.max([mismatch(*pair) for pair in zip(problems, searches, strict=True)]))
+) -> Certificate:  # fmt: skip
+    residual = float(np.max([one.mismatch() for one in searches]))
     n_runs, n_diverged = sum(len(one.rates) for one in searches), sum(one.n_diverged for one in searches)
-    notes: tuple[str, ...] = (
-        (f"{n_diverged} of {n_runs} runs diverged: their losses are infinite",) if n_diverged else ()
-    )
+    notes = [f"{n_diverged} of {n_runs} runs diverged: their losses are infinite"] if n_diverged else []
     if "unbracketed" in measured and not measured["unbracketed"].met:
-        notes += ("an optimum or a largest stable rate lies at the end of the rates: it is a bound; widen `rates`",)
+        notes.append("an optimum or a largest stable rate lies at the end of the rates: it is a bound; widen `rates`")
     return Certificate(
-        theory=theory, checks={"residual": check_residual(residual), **measured}, steps=problems[0].training.steps,
-        wall_time=time.perf_counter() - start, notes=notes,
+        theory, {"residual": check_residual(residual), **measured}, steps=searches[0].problem.training.steps,
+        wall_time=time.perf_counter() - start, notes=tuple(notes),
         options={name: value for name, value in options.items() if value is not None},
         diagnostics={"runs": n_runs, "diverged": n_diverged, **(diagnostics or {})},
     )  # fmt: skip

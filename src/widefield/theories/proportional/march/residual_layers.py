@@ -17,18 +17,17 @@ Notation: :math:`b` is the branch; :math:`A^{l+1} = R_{hr}^l + \eta\gamma_0 b\,C
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from widefield.theories.proportional.march.layers import Pair, correlate, empty_pair
+from widefield.theories.proportional.march.layers import Pair, correlate
 from widefield.theories.proportional.march.rows import (
     Clock,
     beside,
-    gradient_row,
+    congruent_row,
     halves,
     symmetric_row,
-    times_gradient,
+    times_constant,
 )
 
 
@@ -46,9 +45,9 @@ class Stack(NamedTuple):
 
 def empty_stack(depth: int, n: int, dtype) -> Stack:
     """Layers before the first step."""
-    many = lambda count, tree: jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), dtype), tree)  # noqa: E731
-    pair, square = empty_pair(n, dtype), jnp.zeros((n, n), dtype)
-    return Stack(many(depth, pair), many(depth - 1, pair), many(depth - 1, pair), *(many(depth, square),) * 4)
+    zeros = lambda count, columns: jnp.zeros((count, n, columns), dtype)  # noqa: E731
+    own, link = (Pair(zeros(count, 2 * n), zeros(count, 2 * n)) for count in (depth, depth - 1))
+    return Stack(own, link, link, *(zeros(depth, n),) * 4)
 
 
 def backward(stack: Stack, B_last: Array, weights: Array, richness: Array, branch: Array, now: Clock):
@@ -64,7 +63,7 @@ def backward(stack: Stack, B_last: Array, weights: Array, richness: Array, branc
         pair, q = _respond_backward(stack.pair, Omega, layer, now)
         row = correlate(q, pair.backward[layer], stack.driven[layer], stack.returned[layer], now)
         stack = stack._replace(pair=pair, gradient=_symmetric(stack.gradient, layer, row, now))
-        return stack, halves(q)[0] + weights[None] * gradient_row(stack.gradient[layer], row, richness, now), row
+        return stack, halves(q)[0] + weights[None] * congruent_row(stack.gradient[layer], row, 1.0, richness, now), row
 
     def one_link(index: Array, carry):
         stack, Omega, kick, row = carry
@@ -93,7 +92,7 @@ def forward(stack: Stack, A_first: Array, C_first: Array, weights: Array, richne
         pair, p = _respond_forward(stack.pair, Gamma, layer, now)
         row = correlate(p, pair.forward[layer], stack.driven[layer], stack.returned[layer], now)
         stack = stack._replace(pair=pair, feature=_symmetric(stack.feature, layer, row, now))
-        return stack, halves(p)[1] + richness * times_gradient(weights[None] * row, richness, now), row
+        return stack, halves(p)[1] + richness * times_constant(weights[None] * row, 1.0, richness, now), row
 
     def one_link(layer: Array, carry):
         stack, Gamma, kick, row = carry
