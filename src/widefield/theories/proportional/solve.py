@@ -8,7 +8,7 @@ import numpy as np
 
 from widefield.answer.boundary import choose_quantities, x64
 from widefield.answer.certificate import Certificate, Check, Status
-from widefield.answer.solution import Solution, make_solution
+from widefield.answer.solution import Fields, Solution, make_solution
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.teacher import Teacher
@@ -76,7 +76,7 @@ def proportional(
     prediction = predict(problem, wanted, infinite_depth=infinite_depth, rtol=rtol, progress=progress)
     stop, notes = prediction.diverged_at, prediction.notes
     measured = {"residual": check_residual(prediction.residual, problem.dtype), "error": Check(prediction.error, rtol)}
-    diagnostics = {"marches": prediction.n_levels} if prediction.n_levels > 1 else {}
+    diagnostics = {"marches": prediction.n_marches} if prediction.n_marches > 1 else {}
     if stop is not None:  # rows that are lost come first
         measured = {"diverged_rows": Check(training.steps + 1 - stop, 0, Status.diverged)} | measured
         diagnostics["diverged_at_step"] = stop
@@ -89,13 +89,10 @@ def proportional(
         checks=measured, failure=None if stop is None else Status.diverged, notes=notes, left_out=left_out,
         diagnostics=diagnostics, options={k: v for k, v in options.items() if v is not None and v is not False},
     )  # fmt: skip
-    fields = {name: _labeled(name, prediction.arrays[name], problem.dtype) for name in wanted}
+    fields: Fields = {}
+    for name in wanted:
+        channels = () if teacher.n_outputs == 1 else ("output",) if name in CURVES else ("output", "output_")
+        array, dims = prediction.arrays[name], (*DIMS[name], *channels)
+        fields = {**fields, name: (dims, np.asarray(array.reshape(array.shape[: len(dims)]), problem.dtype))}
     coords = {"time": ("step", training.times)}
     return make_solution(fields, certificate, network, teacher=teacher, training=training, coords=coords, throw=throw)
-
-
-def _labeled(name: str, value: np.ndarray, dtype: str) -> tuple[tuple[str, ...], np.ndarray]:
-    """Dims and array; several channels add output (and output_) behind."""
-    channels = () if value.shape[-1] == 1 else ("output",) if name in CURVES else ("output", "output_")
-    dims = (*DIMS[name], *channels)
-    return dims, np.asarray(value.reshape(value.shape[: len(dims)]), dtype)

@@ -1,5 +1,6 @@
 """One march: did it stay finite, do its matrices solve the equations, and both as the fields of a Solution."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,39 +31,74 @@ DIMS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class TrainingCurves:
-    """Losses (row, channel) by name, the kernel (row, channel, channel), the matrices behind them, and how far they hold.
+    """Arrays by name, with the channel behind (twice except in losses), and what the certificate rests on.
 
-    ``diverged_at`` is the step from which on they are infinite; ``residual`` is over the rows before.
+    They are infinite from the step ``diverged_at`` on; ``residual`` is over the rows before. ``n_marches`` were combined.
     """
 
-    problem: Problem
-    curves: dict[str, np.ndarray]
-    kernel: np.ndarray
-    state: State
+    arrays: dict[str, np.ndarray]
     residual: float
+    error: float
     diverged_at: int | None = None
     notes: tuple[str, ...] = ()
+    n_marches: int = 1
 
-    def array(self, name: str) -> np.ndarray:
-        """A field with the channel behind (twice except in losses), infinite from the step of a divergence on."""
-        if name in CURVES:
-            return self.curves[name]
-        if name == "kernel":
-            return self.kernel
-        problem, n, c = self.problem, self.problem.n_rows, len(self.problem.overlap)
-        time, state = Time(problem, n * c), in_numpy(self.state, n * c)
-        if name == "error_correlation":
-            value = state.inputs.test - problem.teacher.label_noise * time.ones @ time.ones.T
-        elif name == "memory_kernel":
-            value = state.inputs.memory / np.repeat(problem.rates, c)[: n * c]
-        else:
-            value = np.stack([_of_layer(time, layer, l, name) for l, layer in enumerate(layers_of(state))])
-        value = value.reshape(*value.shape[:-2], n, c, n, c).swapaxes(-3, -2)
-        if self.diverged_at is not None:
-            value[..., self.diverged_at :, :, :, :] = np.inf
-            if "correlation" in name:
-                value[..., :, self.diverged_at :, :, :] = np.inf
-        return value
+
+def train(problem: Problem, progress: bool | None = None, names: Iterable[str] = ()) -> TrainingCurves:
+    """March, and put the result back into the equations; losses in any case, other arrays by ``names``."""
+    check_memory(problem)
+    shape, state, done = problem.shape, None, 0
+    seconds = SECONDS * n_matrices(problem) * shape.n_steps**3 / 3 * shape.n_channels**2
+    with bar(f"{problem.training.steps} steps", 100, progress, seconds) as advance:
+        for rows, state in marched(problem.parameters, shape):
+            jax.block_until_ready(state)
+            share = int(100 * (rows / shape.n_steps) ** 3)
+            advance(share - done)
+            done = share
+    assert state is not None
+    return judge(problem, state, names)
+
+
+def judge(problem: Problem, state: State, names: Iterable[str] = ()) -> TrainingCurves:
+    """Arrays of a finished march, and whether its matrices solve the equations."""
+    n, c = problem.n_rows, len(problem.overlap)
+    losses = np.array(state.inputs.losses, dtype=float).reshape(n + 1, c, 5)[:n]
+    stop = diverged_at(losses[..., 0])
+    largest, notes = np.max(losses[:stop, :, :2], initial=0.0), ()
+    error = ROUNDING * np.finfo(problem.dtype).eps * largest
+    if np.any(losses[:stop, :, :2] < 100 * error):
+        notes = (
+            f"losses carry roundings of terms of order {largest:.1g}: below about {error:.0e} they have no digits left",
+        )
+    if stop is not None:
+        losses[stop:] = np.inf
+    arrays = {name: losses[..., i] for i, name in enumerate(CURVES)}
+    arrays |= {name: _matrix(problem, state, name, stop) for name in names if name not in CURVES}
+    rest = residual(problem, state, n if stop is None else stop)
+    return TrainingCurves(arrays, rest, problem.modes_error, stop, notes)
+
+
+def _matrix(problem: Problem, state: State, name: str, stop: int | None) -> np.ndarray:
+    n, c = problem.n_rows, len(problem.overlap)
+    if name == "kernel":
+        memory = np.asarray(state.inputs.memory)
+        below = [memory[(t + 1) * c : (t + 2) * c, t * c : (t + 1) * c] for t in range(n)]
+        kernel = np.stack(below) / problem.rates[:n, None, None]
+        kernel[n if stop is None else stop :] = np.inf
+        return kernel
+    time, state = Time(problem, n * c), in_numpy(state, n * c)
+    if name == "error_correlation":
+        value = state.inputs.test - problem.teacher.label_noise * time.ones @ time.ones.T
+    elif name == "memory_kernel":
+        value = state.inputs.memory / np.repeat(problem.rates, c)[: n * c]
+    else:
+        value = np.stack([_of_layer(time, layer, l, name) for l, layer in enumerate(layers_of(state))])
+    value = value.reshape(*value.shape[:-2], n, c, n, c).swapaxes(-3, -2)
+    if stop is not None:
+        value[..., stop:, :, :, :] = np.inf
+        if "correlation" in name:
+            value[..., :, stop:, :, :] = np.inf
+    return value
 
 
 def _of_layer(time: Time, layer: Any, l: int, name: str) -> np.ndarray:
@@ -92,42 +128,6 @@ def available(problem: Problem, *, infinite_depth: bool = False) -> dict[str, in
     without |= {name for name, dims in DIMS.items() if infinite_depth and "layer" in dims}
     factor = {name: len(problem.overlap) ** (1 if name in CURVES else 2) for name in DIMS if name not in without}
     return {name: 8 * factor[name] * int(np.prod([lengths[dim] for dim in DIMS[name]])) for name in factor}
-
-
-def train(problem: Problem, progress: bool | None = None) -> TrainingCurves:
-    """March, and put the result back into the equations."""
-    check_memory(problem)
-    shape, state, done = problem.shape, None, 0
-    seconds = SECONDS * n_matrices(problem) * shape.n_steps**3 / 3 * shape.n_channels**2
-    with bar(f"{problem.training.steps} steps", 100, progress, seconds) as advance:
-        for rows, state in marched(problem.parameters, shape):
-            jax.block_until_ready(state)
-            share = int(100 * (rows / shape.n_steps) ** 3)
-            advance(share - done)
-            done = share
-    assert state is not None
-    return judge(problem, state)
-
-
-def judge(problem: Problem, state: State) -> TrainingCurves:
-    """Curves of a finished march, and whether its matrices solve the equations."""
-    n, c = problem.n_rows, len(problem.overlap)
-    losses = np.array(state.inputs.losses, dtype=float).reshape(n + 1, c, 5)[:n]
-    memory = np.asarray(state.inputs.memory)
-    below = [memory[(t + 1) * c : (t + 2) * c, t * c : (t + 1) * c] for t in range(n)]
-    kernel = np.stack(below) / problem.rates[:n, None, None]
-    stop = diverged_at(losses[..., 0])
-    largest, notes = np.max(losses[:stop, :, :2], initial=0.0), ()
-    error = ROUNDING * np.finfo(problem.dtype).eps * largest
-    if np.any(losses[:stop, :, :2] < 100 * error):
-        notes = (
-            f"losses carry roundings of terms of order {largest:.1g}: below about {error:.0e} they have no digits left",
-        )
-    if stop is not None:
-        losses[stop:], kernel[stop:] = np.inf, np.inf
-    curves = {name: losses[..., i] for i, name in enumerate(CURVES)}
-    rest = residual(problem, state, n if stop is None else stop)
-    return TrainingCurves(problem, curves, kernel, state, rest, stop, notes)
 
 
 def check_residual(value: float, dtype: str = "float64") -> Check:

@@ -4,12 +4,10 @@ Each equation is put back as a whole, with NumPy, and applied to a few random ve
 entry shows in its row (Freivalds). The transformations of `march.rows` are built here anew.
 
 A row's mismatch is compared with what its sums are made of, not with what is left of them: where training has converged
-:math:`C_v = P\,C\,P^T` vanishes by cancellation, and roundings of its terms are all that any sum of them can give. Hence
-every vector carries a size, and a product :math:`Ax` has the size :math:`\sqrt{\sum_s A_{ts}^2x_s^2}` of sums of random
-sign, as rounding errors are (Higham & Mary 2019).
-
-Rows may also be small without cancellation, after a decay. What feeds them is known to a fraction of the largest entries
-(`march.compressed`), so that `FLOOR` times the largest row so far counts as well.
+:math:`C_v = P\,C\,P^T` vanishes by cancellation. Hence every vector carries a size, and a product :math:`Ax` has the size
+:math:`\sqrt{\sum_s A_{ts}^2x_s^2}` of sums of random sign, as rounding errors are (Higham & Mary 2019). Rows may also be
+small after a decay; what feeds them is known to a fraction of the largest entries (`march.compressed`), so that `FLOOR`
+times the largest row so far counts as well.
 """
 
 from collections.abc import Iterator
@@ -65,25 +63,13 @@ Equation = tuple[Vector, list[Vector]]
 Probe = tuple[Vector, Vector]
 
 
-@dataclass(frozen=True)
 class Time:
     """Operations on functions of the first ``n`` (step, channel)."""
 
-    problem: Problem
-    n: int
-
-    @property
-    def channels(self) -> int:
-        return len(self.problem.overlap)
-
-    @property
-    def step(self) -> np.ndarray:
-        return np.arange(self.n) // self.channels
-
-    @property
-    def ones(self) -> np.ndarray:
-        """The constant function of every channel."""
-        return np.tile(np.eye(self.channels), (self.n // self.channels, 1))
+    def __init__(self, problem: Problem, n: int):
+        self.problem, self.n, self.channels = problem, n, len(problem.overlap)
+        self.step = np.arange(n) // self.channels
+        self.ones = np.tile(np.eye(self.channels), (n // self.channels, 1))  # the constant function of every channel
 
     def memory(self, C: Matrix) -> np.ndarray:
         """η C at earlier steps only."""
@@ -96,6 +82,14 @@ class Time:
         later = (self.step > 0)[:, None]
         constant = first * self.ones @ d[: self.channels]
         return constant + (rest * later * d if isinstance(d, Vector) else np.where(later, rest * d, 0.0))  # not 0 · inf
+
+    def response(self, C_h: Matrix):
+        """η γ C_h at earlier steps on g, as an action on the backward variables."""
+        return lambda d: self.problem.training.richness * self.memory(C_h) @ self.gradient(d)
+
+    def readout(self) -> tuple[np.ndarray, np.ndarray]:
+        """The last layer's B and the covariance of its source."""
+        return self.memory(self.ones @ self.ones.T), np.diag((self.step == 0).astype(float))
 
     def initial(self, d: Matrix) -> Matrix:
         """What the input layer sees of the backward variables, over γ."""
@@ -156,7 +150,7 @@ def layers_of(state: Any) -> list[Hidden]:
 def _equations(time: Time, state: Any, probe: Probe) -> Iterator[Equation]:
     problem, inputs = time.problem, state.inputs
     layers, first = state.layers, layers_of(state)[0]
-    a, u = problem.widths, probe[0]
+    a, u = problem.network.relative_widths, probe[0]
     K = a[0] / a[-1] * (first.pair.backward[:, 0] + time.memory(congruent(time.gradient, first.gradient)))
     yield inputs.memory @ u, [K @ u]
     yield inputs.initial @ u, [a[0] / a[-1] ** 2 / problem.width * congruent(time.initial, first.gradient) @ u]
@@ -168,17 +162,16 @@ def _equations(time: Time, state: Any, probe: Probe) -> Iterator[Equation]:
 def _losses(time: Time, inputs) -> Iterator[Equation]:
     """The curves are the diagonals, and the parts of the test loss add up."""
     problem = time.problem
-    test, train, bias, width, data = (Vector.of(column[:, None]) for column in inputs.losses.T)
-    noise = Vector.of(np.full((time.n, 1), problem.teacher.label_noise))
-    squared = (
-        ((inputs.mean_error @ problem.overlap) * inputs.mean_error).sum(axis=1)
-        if problem.modes is None
-        else np.square(inputs.mean) @ problem.modes.power
-    )
-    yield bias, [Vector.of(squared[:, None])]
-    yield test, [Vector.of(np.diagonal(inputs.test)[:, None])]
-    yield train, [Vector.of(np.diagonal(inputs.train)[:, None]) if np.isfinite(problem.data) else test]
-    yield test, [bias, width, data, noise]
+    column = lambda values: Vector.of(values[:, None])  # noqa: E731
+    test, train, bias, width, data = map(column, inputs.losses.T)
+    if problem.modes is None:
+        squared = ((inputs.mean_error @ problem.overlap) * inputs.mean_error).sum(axis=1)
+    else:
+        squared = np.square(inputs.mean) @ problem.modes.power
+    yield bias, [column(squared)]
+    yield test, [column(np.diagonal(inputs.test))]
+    yield train, [column(np.diagonal(inputs.train)) if np.isfinite(problem.data) else test]
+    yield test, [bias, width, data, column(np.full(time.n, problem.teacher.label_noise))]
 
 
 def _solved(pair: Any, A, B, probe: Probe) -> Iterator[Equation]:
@@ -204,25 +197,15 @@ def _first_response(time: Time, inputs):
         response = -np.einsum("k,tks->ts", problem.modes.weight, inputs.transfer)
     else:
         response = np.zeros_like(inputs.memory)
-    scale = 1 / (problem.width * problem.widths[-1])
-    later = _memory_response(time, inputs.feature)
+    scale, later = 1 / (problem.width * problem.network.relative_widths[-1]), time.response(inputs.feature)
     return lambda g: scale * response @ time.initial(g) + later(g)
 
 
-def _memory_response(time: Time, C_h: Matrix):
-    return lambda g: time.problem.training.richness * time.memory(C_h) @ time.gradient(g)
-
-
-def _readout(time: Time):
-    """The last layer's B and the covariance of its source."""
-    return time.memory(time.ones @ time.ones.T), np.diag((time.step == 0).astype(float))
-
-
 def _plain(time: Time, inputs, layers, probe: Probe) -> Iterator[Equation]:
-    a = time.problem.widths
+    a = time.problem.network.relative_widths
     A, C_u = _first_response(time, inputs), inputs.feature
     for l, layer in enumerate(layers):
-        B, C_r = _readout(time)
+        B, C_r = time.readout()
         if l + 1 < len(layers):
             above, ratio = layers[l + 1], a[l + 1] / a[l]
             B = ratio * (above.pair.backward[:, 0] + time.memory(congruent(time.gradient, above.gradient)))
@@ -230,40 +213,37 @@ def _plain(time: Time, inputs, layers, probe: Probe) -> Iterator[Equation]:
         yield from _solved(layer.pair, A, lambda h, B=B: B @ h, probe)
         yield from _correlated(layer.feature, layer.pair.forward, C_u, C_r, probe[0])
         yield from _correlated(layer.gradient, layer.pair.backward, C_u, C_r, probe[0])
-        responds, later = layer.pair.forward[:, 1], _memory_response(time, layer.feature)
+        responds, later = layer.pair.forward[:, 1], time.response(layer.feature)
         A, C_u = (lambda g, R=responds, later=later: R @ g + later(g)), layer.feature
 
 
 def _residual(time: Time, inputs, layers: Any, probe: Probe) -> Iterator[Equation]:
-    """The embedding of Eqs. (proportional.14), (proportional.15): Γ and Ω of every layer, and the pairs that carry them on."""
+    """The embedding of Eqs. (proportional.14), (proportional.15): Γ and Ω of every layer, and the pairs that join two."""
     depth, u, b2 = len(layers.feature), probe[0], time.problem.branch**2
-    B_last, C_last = _readout(time)
+    pairs, links, returns = (
+        [Pair(*both) for both in zip(*pair, strict=True)] for pair in (layers.pair, layers.ahead, layers.back)
+    )
+    B_last, C_last = time.readout()
     C_g = [time.memory(congruent(time.gradient, layers.gradient[l])) for l in range(1, depth)]
-    B = [b2 * (R + C) for R, C in zip(layers.pair.backward[1:, :, 0], C_g, strict=True)]
-    Omega = [*(R + M for R, M in zip(layers.back.backward[:, :, 0], B, strict=True)), B_last]
+    B = [b2 * (pair.backward[:, 0] + C) for pair, C in zip(pairs[1:], C_g, strict=True)]
+    Omega = [*(back.backward[:, 0] + M for back, M in zip(returns, B, strict=True)), B_last]
     C_r = [*layers.returned[:-1], C_last]
     Gamma = _first_response(time, inputs)
     yield layers.driven[0] @ u, [inputs.feature @ u]
-    for l in range(depth):
-        if l:
-            Gamma = yield from _link(time, layers, l - 1, Gamma, B[l - 1], Omega[l], C_r[l], probe)
-        pair = Pair(layers.pair.forward[l], layers.pair.backward[l])
+    for l, pair in enumerate(pairs):
         yield from _solved(pair, Gamma, lambda h, M=Omega[l]: M @ h, probe)
         yield from _correlated(layers.feature[l], pair.forward, layers.driven[l], C_r[l], u)
         yield from _correlated(layers.gradient[l], pair.backward, layers.driven[l], C_r[l], u)
-
-
-def _link(time: Time, layers: Any, l: int, Gamma, B: Matrix, Omega: Matrix, M: Matrix, probe: Probe):
-    """The two pairs that join layers l and l + 1, of which ``Omega`` and ``M`` are; returns the next Γ."""
-    u, b2 = probe[0], time.problem.branch**2
-    feature, above, later = layers.feature[l], layers.gradient[l + 1], _memory_response(time, layers.feature[l])
-    A = lambda g: b2 * (layers.pair.forward[l, :, 1] @ g + later(g))  # noqa: E731
-    ahead, back = (Pair(pair.forward[l], pair.backward[l]) for pair in (layers.ahead, layers.back))
-    yield from _solved(ahead, Gamma, lambda h: B @ h, probe)
-    yield from _solved(back, A, lambda h: Omega @ h, probe)
-    yield from _correlated(layers.driven[l + 1], ahead.forward, layers.driven[l], b2 * above, u, b2 * feature @ u)
-    yield from _correlated(layers.returned[l], back.backward, b2 * feature, M, u, b2 * above @ u)
-    return lambda g: ahead.forward[:, 1] @ g + A(g)
+        if l + 1 == depth:
+            return
+        ahead, back, above, feature = links[l], returns[l], layers.gradient[l + 1], layers.feature[l]
+        later = time.response(feature)
+        A = lambda g, R=pair.forward[:, 1], later=later: b2 * (R @ g + later(g))  # noqa: E731
+        yield from _solved(ahead, Gamma, lambda h, B=B[l]: B @ h, probe)
+        yield from _solved(back, A, lambda h, M=Omega[l + 1]: M @ h, probe)
+        yield from _correlated(layers.driven[l + 1], ahead.forward, layers.driven[l], b2 * above, u, b2 * feature @ u)
+        yield from _correlated(layers.returned[l], back.backward, b2 * feature, C_r[l + 1], u, b2 * above @ u)
+        Gamma = lambda g, R=ahead.forward[:, 1], A=A: R @ g + A(g)  # noqa: E731
 
 
 def _isotropic(time: Time, inputs, probe: Probe) -> Iterator[Equation]:

@@ -107,7 +107,7 @@ class RateSearch:
         """The residual of the best run, marched again by itself, or its distance from the sweep relative to its largest loss."""
         best = int(np.argmin(self.losses[:, -1]))
         training = train(self.problem.at_rate(float(self.rates[best])), progress=False)
-        swept, alone = self.losses[best], training.curves["test_loss"].mean(axis=1)
+        swept, alone = self.losses[best], training.arrays["test_loss"].mean(axis=1)
         finite = np.isfinite(alone) & np.isfinite(swept)
         difference = np.abs(swept[finite] - alone[finite]).max() / alone[finite].max()
         return float(np.maximum(training.residual, difference))  # NaN stays
@@ -118,26 +118,21 @@ def search(problem: Problem, rates: np.ndarray | None = None, rtol: float = 1.0)
     if rates is not None:
         return RateSearch(problem, rates, at_rates(problem, rates))
     grid = np.geomspace(1e-4, 10.0, N_RATES) / (problem.network.depth + 1)
-    sought = _extended(RateSearch(problem, grid, at_rates(problem, grid)))
+    sought = RateSearch(problem, grid, at_rates(problem, grid))
+    for _ in range(N_EXTENSIONS):  # until there are stable rates on one side and unstable ones on the other
+        if sought.stable.any() and not sought.stable[-1]:
+            break
+        sought = sought.with_rates(sought.rates * (1e4 if sought.stable.any() else 1e-4))
+    else:
+        raise ValueError(
+            f"`rates` have to be given: none between {sought.rates[0]:.1e} and {sought.rates[-1]:.1e} "
+            f"{'is unstable' if sought.stable.any() else 'lowers the loss'}."
+        )
     for zooms in range(MOST_ZOOMS):
         if zooms >= FEWEST_ZOOMS and max(sought.errors()) <= rtol:
             break
-        lowest, last = np.argmin(sought.losses[:, -1]), np.flatnonzero(sought.stable)[-1]
-        ends = [
-            sought.rates[[max(i - below, 0), min(i + 1, len(sought.rates) - 1)]]
-            for i, below in ((lowest, 1), (last, 0))
-        ]
-        sought = sought.with_rates(np.concatenate([np.geomspace(*two, N_RATES // 2 + 2)[1:-1] for two in ends]))
+        lowest, edge, last = np.argmin(sought.losses[:, -1]), np.flatnonzero(sought.stable)[-1], len(sought.rates) - 1
+        ends = ((max(lowest - 1, 0), min(lowest + 1, last)), (edge, min(edge + 1, last)))
+        closer = [np.geomspace(*sought.rates[list(two)], N_RATES // 2 + 2)[1:-1] for two in ends]
+        sought = sought.with_rates(np.concatenate(closer))
     return sought
-
-
-def _extended(sought: RateSearch) -> RateSearch:
-    """Extend the grid until it has stable rates on one side and unstable ones on the other."""
-    for _ in range(N_EXTENSIONS):
-        if sought.stable.any() and not sought.stable[-1]:
-            return sought
-        sought = sought.with_rates(sought.rates * (1e4 if sought.stable.any() else 1e-4))
-    raise ValueError(
-        f"`rates` have to be given: none between {sought.rates[0]:.1e} and {sought.rates[-1]:.1e} "
-        f"{'is unstable' if sought.stable.any() else 'lowers the loss'}."
-    )

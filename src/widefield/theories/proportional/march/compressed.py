@@ -127,11 +127,6 @@ class Record:
         if self.kind is SymmetricPast:
             self.rows[:start, start:stop] = values[:, 0, :start].T
 
-    def factorize(self, low: int, m: int, rank: int) -> None:
-        """Factors of the block whose first row is ``low``."""
-        block = self.columns(0, low)[low : low + m].reshape(m, -1)
-        self.factors.append(factors(block, ROUNDINGS * np.finfo(block.dtype).eps * self.largest, rank))
-
     def past(self, size: int, m: int, rank: int) -> CausalPast | SymmetricPast:
         """Room for ``size`` blocks, with those that are complete."""
         assert self.kind is not None
@@ -159,9 +154,10 @@ def keep(records: list[Record], state: State, start: int, stop: int, m: int) -> 
         record.keep(values[: stop - start] if record.kind else values[start:stop], start, stop)
     if bounded(records):
         for low in range(start, stop - m + 1, m):
-            for record in records:
-                if record.kind:
-                    record.factorize(low, m, rank_of(records, record.kind))
+            for record in (r for r in records if r.kind):
+                block = record.columns(0, low)[low : low + m].reshape(m, -1)
+                tolerance = ROUNDINGS * np.finfo(block.dtype).eps * record.largest
+                record.factors.append(factors(block, tolerance, rank_of(records, record.kind)))
 
 
 def bounded(records: list[Record]) -> bool:

@@ -174,17 +174,15 @@ def times_constant(row: Array, first: Array | float, rest: Array | float, now: C
 def congruent_row(covariance: Matrix, row: Array, first: Array | float, rest: Array | float, now: Clock) -> Array:
     r"""The row of :math:`T C T^T`, with `times_constant`'s T, from this step's row of C and C itself; zero at later steps."""
     c = now.n_channels
-    origin = _first_rows(covariance, c, now) if isinstance(covariance, Blocks) else covariance[:c]
+    if not isinstance(covariance, Blocks):
+        origin = covariance[:c]
+    else:
+        (live, past), start = covariance, covariance.first_row(now.row)
+        n_blocks, _, rank = past.left.shape
+        far = jnp.einsum("bmr,brc->bmc", past.left, past.right.reshape(n_blocks, rank, -1)[..., :c])
+        column = far.at[0].add(past.diagonal[0, :, :c]).reshape(-1, c)
+        origin = lax.dynamic_update_slice_in_dim(column, live[:, :c], start, axis=0).T
     left = first * origin + jnp.where(now.step > 0, rest, 0.0) * row
     spread = jnp.tile(left[:, :c], (1, row.shape[1] // c))
     full = first * spread + rest * left * (1 - now.first)[None]
     return full * now.past[None]
-
-
-def _first_rows(matrix: Blocks, count: int, now: Clock) -> Array:
-    """The first ``count`` rows of a symmetric matrix."""
-    live, past = matrix
-    n_blocks, _, rank = past.left.shape
-    far = jnp.einsum("bmr,brc->bmc", past.left, past.right.reshape(n_blocks, rank, -1)[..., :count])
-    column = far.at[0].add(past.diagonal[0, :, :count]).reshape(-1, count)
-    return lax.dynamic_update_slice_in_dim(column, live[:, :count], matrix.first_row(now.row), axis=0).T
