@@ -219,7 +219,7 @@ def _one(network: Network, name: str) -> float:
 def _scaled(network: Network, sizes: dict[str, float]) -> Network:
     """The network with variances times ``sizes``; the readout keeps its bias."""
     given = {name: getattr(network, name) for name in sizes}
-    multiplied = {
+    multiplied: dict[str, Any] = {
         name: tuple(float(v) * sizes[name] for v in value) if np.ndim(value) else float(value) * sizes[name]
         for name, value in given.items()
     }

@@ -75,12 +75,16 @@ class Problem:
         number = lambda value: jnp.asarray(value, self.dtype)  # noqa: E731
         gamma, teacher = self.training.richness, self.teacher
         source = Source(*map(number, (teacher.label_noise, self.overlap, 1 / self.data, 1 / self.batch)))
-        scalars = (self.rates, gamma, 0.0 if self.training.centered else 1 / gamma, 1 / self.width)
-        widths, modes = (
-            number(self.network.relative_widths),
-            None if self.modes is None else Modes(*map(number, self.modes)),
+        return Parameters(
+            number(self.rates),
+            number(gamma),
+            offset=number(0.0 if self.training.centered else 1 / gamma),
+            inverse_width=number(1 / self.width),
+            widths=number(self.network.relative_widths),
+            source=source,
+            branch=number(self.branch),
+            modes=None if self.modes is None else Modes(*map(number, self.modes)),
         )
-        return Parameters(*map(number, scalars), widths, source, number(self.branch), modes)
 
     def at_rate(self, rate: float) -> "Problem":
         """The same training with a constant rate."""
@@ -144,7 +148,8 @@ def pose(
         raise ValueError(
             "A `spectrum` goes with `width=`, a number of neurons, and neither `width_ratio` nor `target_overlap`."
         )
-    modes, error = compress(*teacher.spectrum[:2], longest=float(training.rates.sum()), rtol=MODES_RTOL)
+    eigenvalues, powers = teacher.spectrum[:2]
+    modes, error = compress(eigenvalues, powers, longest=float(training.rates.sum()), rtol=MODES_RTOL)
     return Problem(network, teacher, training, count or np.inf, modes, error, dtype)
 
 

@@ -64,7 +64,8 @@ def judge(problem: Problem, state: State, names: Iterable[str] = ()) -> Training
     n, c = problem.n_rows, len(problem.overlap)
     losses = np.array(state.inputs.losses, dtype=float).reshape(n + 1, c, 5)[:n]
     stop = diverged_at(losses[..., 0])
-    largest, notes = np.max(losses[:stop, :, :2], initial=0.0), ()
+    largest = np.max(losses[:stop, :, :2], initial=0.0)
+    notes: tuple[str, ...] = ()
     error = ROUNDING * np.finfo(problem.dtype).eps * largest
     if np.any(losses[:stop, :, :2] < 100 * error):
         notes = (
@@ -86,13 +87,13 @@ def _matrix(problem: Problem, state: State, name: str, stop: int | None) -> np.n
         kernel = np.stack(below) / problem.rates[:n, None, None]
         kernel[n if stop is None else stop :] = np.inf
         return kernel
-    time, state = Time(problem, n * c), in_numpy(state, n * c)
+    time, rows = Time(problem, n * c), in_numpy(state, n * c)
     if name == "error_correlation":
-        value = state.inputs.test - problem.teacher.label_noise * time.ones @ time.ones.T
+        value = rows.inputs.test - problem.teacher.label_noise * time.ones @ time.ones.T
     elif name == "memory_kernel":
-        value = state.inputs.memory / np.repeat(problem.rates, c)[: n * c]
+        value = rows.inputs.memory / np.repeat(problem.rates, c)[: n * c]
     else:
-        value = np.stack([_of_layer(time, layer, l, name) for l, layer in enumerate(layers_of(state))])
+        value = np.stack([_of_layer(time, layer, l, name) for l, layer in enumerate(layers_of(rows))])
     value = value.reshape(*value.shape[:-2], n, c, n, c).swapaxes(-3, -2)
     if stop is not None:
         value[..., stop:, :, :, :] = np.inf

@@ -254,9 +254,10 @@ def _certificate(
                 "an optimum or a largest stable rate lies at the end of the rates: it is a bound; widen `rates`"
             )
         for one in searches:
-            if one.problem.modes is not None:  # the rule for a long spectrum was made for a rate of one
+            modes, spectrum = one.problem.modes, one.problem.teacher.spectrum
+            if modes is not None and spectrum is not None:  # the rule for a long one was made for a rate of one
                 longest = max(1.0, one.edge[0]) * one.problem.training.steps
-                error = error_of(one.problem.modes, *one.problem.teacher.spectrum[:2], longest)
+                error = error_of(modes, spectrum[0], spectrum[1], longest)
                 measured["spectrum"] = Check(error, SPECTRUM_LIMIT)
     return Certificate(
         theory, measured, steps=searches[0].problem.training.steps,

@@ -131,8 +131,9 @@ def search(problem: Problem, rates: np.ndarray | None = None, rtol: float = 1.0)
     for zooms in range(MOST_ZOOMS):
         if zooms >= FEWEST_ZOOMS and max(sought.errors()) <= rtol:
             break
-        lowest, edge, last = np.argmin(sought.losses[:, -1]), np.flatnonzero(sought.stable)[-1], len(sought.rates) - 1
+        lowest, last = int(np.argmin(sought.losses[:, -1])), len(sought.rates) - 1
+        edge = int(np.flatnonzero(sought.stable)[-1])
         ends = ((max(lowest - 1, 0), min(lowest + 1, last)), (edge, min(edge + 1, last)))
-        closer = [np.geomspace(*sought.rates[list(two)], N_RATES // 2 + 2)[1:-1] for two in ends]
+        closer = [np.geomspace(sought.rates[low], sought.rates[high], N_RATES // 2 + 2)[1:-1] for low, high in ends]
         sought = sought.with_rates(np.concatenate(closer))
     return sought

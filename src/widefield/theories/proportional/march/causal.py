@@ -9,7 +9,7 @@ runs go on in `compressed`, where the same `step` acts on compressed matrices.
 
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -67,12 +67,12 @@ def march(parameters: Parameters, shape: Shape) -> State:
 
 def segments(parameters: Parameters, shape: Shape) -> Iterator[tuple[int, State]]:
     """The march in parts: the number of rows so far, and the matrices in buffers of just that many rows."""
-    any_length, start = shape._replace(n_steps=0), 0
+    any_length, start, state = shape._replace(n_steps=0), 0, None
     for size in buffer_sizes(shape.n_steps):
-        if start:
-            state = _grown(state, parameters, any_length, size)
-        else:
+        if state is None:
             state = jax.tree.map(jnp.copy, empty(parameters, shape, size))
+        else:
+            state = _grown(state, parameters, any_length, size)
         state = _segment(parameters, state, any_length, start, size)
         start = size
         yield size, state
@@ -128,12 +128,9 @@ def _segment(parameters: Parameters, state: State, shape: Shape, start: int, sto
 
 def step(parameters: Parameters, shape: Shape, state: State, t: Array) -> State:
     """One row of every matrix: backward variables, the input layer, forward variables."""
-    inputs, layers, (a, gamma, offset) = (
-        state.inputs,
-        state.layers,
-        (parameters.widths, parameters.richness, parameters.offset),
-    )
-    stacked = isinstance(layers, residual_layers.Stack)
+    layers: Any = state.layers
+    inputs, stacked = state.inputs, isinstance(layers, residual_layers.Stack)
+    a, gamma, offset = parameters.widths, parameters.richness, parameters.offset
     now = rows.clock(t, len(inputs.losses), shape.n_channels, inputs.losses.dtype)
     weights = now.before * jnp.repeat(parameters.rate[: len(inputs.losses) // shape.n_channels], shape.n_channels)
     B = jnp.tile(jnp.eye(shape.n_channels, dtype=weights.dtype), (1, len(weights) // shape.n_channels)) * weights[None]
@@ -146,6 +143,7 @@ def step(parameters: Parameters, shape: Shape, state: State, t: Array) -> State:
     initial = parameters.inverse_width * a[0] / a[-1] ** 2 * rows.congruent_row(C_d, row, offset, 1.0, now)
     inputs = inputs._replace(initial=rows.put_symmetric(inputs.initial, now, initial))
     if isinstance(inputs, Structured):
+        assert parameters.modes is not None
         inputs, response, C_h = advance_structured(inputs, K, parameters.modes, parameters.source, now)
     else:
         advance = advance_reused if inputs.propagator.size else advance_fresh

@@ -10,6 +10,7 @@ Plain networks; residual ones and structured data with noise take the dense marc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +53,8 @@ def compressed_segments(parameters: Parameters, shape: Shape) -> Iterator[tuple[
     done = LARGE // BLOCK * m // c
     *_, (_, dense) = segments(parameters, shape._replace(n_steps=done))
     whole = jax.eval_shape(lambda: empty(parameters, shape, shape.n_steps))
+    leaves: list[tuple[tuple, jax.ShapeDtypeStruct]]
+    tree: Any
     leaves, tree = jax.tree_util.tree_flatten_with_path(whole)
     records = [Record.of(path, leaf) for path, leaf in leaves]
     keep(records, dense, 0, done * c, m)
@@ -165,7 +168,7 @@ def bounded(records: list[Record]) -> bool:
     return all(record.largest < np.sqrt(np.finfo(record.rows.dtype).max) for record in records)
 
 
-def rank_of(records: list[Record], kind: type) -> int:
+def rank_of(records: list[Record], kind: type | None) -> int:
     """Matrices of a kind share their rank: fewer compilations."""
     return max((u.shape[1] for record in records if record.kind is kind for u, _ in record.factors), default=RANK)
 
