@@ -89,7 +89,6 @@ def bayes(network: Network, training: Training) -> Conversion:
     """
     start = time.perf_counter()
     _check("convert.bayes", network, training, "batches", "loss", "momentum_time", "initial_scale")
-    _check_trained(network)
     gamma, decay, T = (_positive(training, name) for name in ("richness", "weight_decay", "temperature"))
     scaled = _scaled(network, {name: T / decay / (gamma**2 if name == "readout_variance" else 1) for name in VARIANCES})
     kappa = T / gamma**2
@@ -113,7 +112,6 @@ def equilibrium(network: Network, training: Training) -> Conversion:
     """
     start = time.perf_counter()
     _check("convert.equilibrium", network, training, "batches", "momentum_time")
-    _check_trained(network)
     eta, decay, T = _rate(training), *(_positive(training, name) for name in ("weight_decay", "temperature"))
     if eta * decay >= 2:
         raise ValueError(
@@ -165,7 +163,7 @@ def parameterization(
     start = time.perf_counter()
     checks.choice("form", form, FORMS)
     extra = ("batches", "weight_decay", "momentum_time", "temperature", "initial_scale")
-    _check("convert.parameterization", network, training, *extra)
+    _check("convert.parameterization", network, training, *extra, trained=False)
     n, d = checks.integer("width", width, 1), checks.integer("dimension", dimension, 1)
     gamma = _positive(training, "richness")
     raw = _rate(training) * gamma**2 * n
@@ -188,18 +186,14 @@ def parameterization(
     return Parameterization(certificate, network, training, None, form, **layers)
 
 
-def _check(name: str, network: Any, training: Any, *refused: str) -> None:
+def _check(name: str, network: Any, training: Any, *refused: str, trained: bool = True) -> None:
     if not isinstance(network, Network):
         raise ValueError(f"`network` must be a widefield.Network (DNN or RNN), got {type(network).__name__}.")
     if not isinstance(training, Training):
         raise ValueError(f"`training` must be a widefield.Training, got {type(training).__name__}.")
     network.refuse_branch(name)
     training.refuse(name, *refused)
-
-
-def _check_trained(network: Network) -> None:
-    """What `widefield.dynamics` trains: a readout, without a bias."""
-    if network.readout_variance is None or network.readout_bias_variance:
+    if trained and (network.readout_variance is None or network.readout_bias_variance):
         raise ValueError("`network` must have a readout (readout_variance) without a bias (readout_bias_variance=0).")
 
 
@@ -216,22 +210,20 @@ def _rate(training: Training) -> float:
 
 
 def _one(network: Network, name: str) -> float:
-    value = getattr(network, name)
-    if isinstance(value, tuple) and len(set(value)) > 1:
-        raise ValueError(f"`network` must have one {name} for all states here, got {value}.")
-    return float(value[0] if isinstance(value, tuple) else value)
+    values = set(np.atleast_1d(getattr(network, name)).tolist())
+    if len(values) > 1:
+        raise ValueError(f"`network` must have one {name} for all states here, got {getattr(network, name)}.")
+    return float(values.pop())
 
 
 def _scaled(network: Network, sizes: dict[str, float]) -> Network:
     """The network with variances times ``sizes``; the readout keeps its bias."""
-
-    def scaled(name: str) -> float | tuple[float, ...] | None:
-        value, size = getattr(network, name), sizes[name]
-        if value is None:
-            return None
-        return tuple(float(v) * size for v in value) if np.ndim(value) else float(value) * size
-
-    return replace(network, **{name: scaled(name) for name in sizes})  # type: ignore[arg-type]
+    given = {name: getattr(network, name) for name in sizes}
+    multiplied: dict[str, Any] = {
+        name: tuple(float(v) * sizes[name] for v in value) if np.ndim(value) else float(value) * sizes[name]
+        for name, value in given.items()
+    }
+    return replace(network, **multiplied)
 
 
 def _certificate(theory: str, pairs: Sequence[tuple[float, float]], start: float) -> Certificate:

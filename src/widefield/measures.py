@@ -32,8 +32,13 @@ def zscore(theory: Any, samples: Any) -> np.ndarray:
     Limits: an entry that does not vary over the replicates beyond rounding scores 0 if it equals the theory within
     rounding, otherwise infinity.
     """
-    theory, samples = _pair(theory, samples)
-    return scores(theory, samples, standard_error(samples))
+    exact, drawn = numbers_of("theory", theory), numbers_of("samples", samples)
+    if drawn.ndim == 0 or drawn.shape[1:] != exact.shape:
+        raise ValueError(f"`samples` must have shape (replicate, *{exact.shape}), got {drawn.shape}.")
+    check_labels("zscore", theory, samples)
+    if len(drawn) < 2:
+        raise ValueError("`samples` must have at least 2 replicates on axis 0 for a standard error.")
+    return scores(exact, drawn, standard_error(drawn))
 
 
 def agrees(theory: Any, samples: Any, *, alpha: float = 1e-6) -> bool:
@@ -59,7 +64,12 @@ def alignment(kernel: Any, other: Any) -> Any:
 
     The last two axes are the matrix; leading axes (replicates, states) broadcast, one cosine each.
     """
-    return _cosine(*_kernels(kernel, other))
+    first, second = _kernels(kernel, other)
+    norms = np.linalg.norm(first, axis=(-2, -1)) * np.linalg.norm(second, axis=(-2, -1))
+    if np.any(norms == 0):
+        raise ValueError("A kernel that is zero (after centering, for `cka`: constant) has no direction to compare.")
+    cosine = np.sum(first * second, axis=(-2, -1)) / norms
+    return float(cosine) if np.ndim(cosine) == 0 else cosine
 
 
 def cka(kernel: Any, other: Any) -> Any:
@@ -68,8 +78,14 @@ def cka(kernel: Any, other: Any) -> Any:
     Invariant under rescaling of either kernel and under rotations and shifts of the features behind it. The last two
     axes are the matrix, leading axes broadcast.
     """
-    first, second = _kernels(kernel, other)
-    return _cosine(_centered("kernel", first), _centered("other", second))
+    centered = {}
+    for name, K in zip(("kernel", "other"), _kernels(kernel, other), strict=True):
+        centered[name] = K - K.mean(axis=-1, keepdims=True)
+        centered[name] = centered[name] - centered[name].mean(axis=-2, keepdims=True)
+        left = np.linalg.norm(centered[name], axis=(-2, -1))
+        if np.any(left <= ROUNDING * np.linalg.norm(K, axis=(-2, -1))):
+            raise ValueError(f"`{name}` is constant over the samples: nothing is left of it after centering.")
+    return alignment(**centered)
 
 
 def mmd2(
@@ -92,7 +108,7 @@ def mmd2(
     if (other is None) == (covariance is None):
         raise ValueError("Give either `other` (a second set of draws) or `covariance` (of the Gaussian), not both.")
     if covariance is not None:
-        far, cross = _gaussian_side(x, _covariance(covariance, x.shape[1]), length)
+        far, cross = _gaussian_side(x, covariance, length)
     else:
         y = _draws("other", other, unbiased)
         if y.shape[1] != x.shape[1]:
@@ -108,16 +124,6 @@ def numbers_of(name: str, value: Any) -> np.ndarray:
     if array.size == 0 or np.isnan(array).any():
         raise ValueError(f"`{name}` {'is empty' if array.size == 0 else 'holds NaN'}: nothing can be compared with it.")
     return array.astype(float)
-
-
-def _pair(theory: Any, samples: Any) -> tuple[np.ndarray, np.ndarray]:
-    exact, drawn = numbers_of("theory", theory), numbers_of("samples", samples)
-    if drawn.ndim == 0 or drawn.shape[1:] != exact.shape:
-        raise ValueError(f"`samples` must have shape (replicate, *{exact.shape}), got {drawn.shape}.")
-    check_labels("zscore", theory, samples)
-    if len(drawn) < 2:
-        raise ValueError("`samples` must have at least 2 replicates on axis 0 for a standard error.")
-    return exact, drawn
 
 
 def standard_error(samples: np.ndarray) -> np.ndarray:
@@ -146,23 +152,6 @@ def _kernels(kernel: Any, other: Any) -> tuple[np.ndarray, np.ndarray]:
     return first, second
 
 
-def _cosine(first: np.ndarray, second: np.ndarray) -> Any:
-    norms = np.linalg.norm(first, axis=(-2, -1)) * np.linalg.norm(second, axis=(-2, -1))
-    if np.any(norms == 0):
-        raise ValueError("A kernel that is zero (after centering, for `cka`: constant) has no direction to compare.")
-    cosine = np.sum(first * second, axis=(-2, -1)) / norms
-    return float(cosine) if np.ndim(cosine) == 0 else cosine
-
-
-def _centered(name: str, kernel: np.ndarray) -> np.ndarray:
-    centered = kernel - kernel.mean(axis=-1, keepdims=True)
-    centered = centered - centered.mean(axis=-2, keepdims=True)
-    left = np.linalg.norm(centered, axis=(-2, -1))
-    if np.any(left <= ROUNDING * np.linalg.norm(kernel, axis=(-2, -1))):
-        raise ValueError(f"`{name}` is constant over the samples: nothing is left of it after centering.")
-    return centered
-
-
 def _draws(name: str, samples: Any, unbiased: bool) -> np.ndarray:
     x = numbers_of(name, samples)
     x = x[:, None] if x.ndim == 1 else x
@@ -173,18 +162,14 @@ def _draws(name: str, samples: Any, unbiased: bool) -> np.ndarray:
     return x
 
 
-def _covariance(covariance: Any, dimension: int) -> np.ndarray:
-    K = numbers_of("covariance", covariance)
+def _gaussian_side(x: np.ndarray, covariance: Any, length: float) -> tuple[float, float]:
+    """E k(y,y') and the mean over ``x`` of E_y k(x,y), both for y ~ N(0, K), in the eigenbasis of K."""
+    K, dimension = numbers_of("covariance", covariance), x.shape[1]
     K = K.reshape(1, 1) if K.ndim == 0 else K
     if K.shape != (dimension, dimension):
         raise ValueError(f"`covariance` must have shape {(dimension, dimension)}, got {K.shape}.")
     if np.abs(K - K.T).max() > 1e-8 * np.abs(K).max():
         raise ValueError("`covariance` must be symmetric.")
-    return K
-
-
-def _gaussian_side(x: np.ndarray, K: np.ndarray, length: float) -> tuple[float, float]:
-    """E k(y,y') and the mean over ``x`` of E_y k(x,y), both for y ~ N(0, K), in the eigenbasis of K."""
     values, vectors = np.linalg.eigh(K)
     if values[0] < -1e-8 * max(values[-1], 0.0) - 1e-300:
         raise ValueError(f"`covariance` must be positive semi-definite, its smallest eigenvalue is {values[0]:.3g}.")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import widefield as wf
 from tests.proportional import oracle
 from tests.proportional.words import ask
-from widefield.theories.proportional.march import gauss_rules
+from widefield.theories.proportional.march import structured
 
 CURVES = ("test_loss", "train_loss", "bias", "width_variance", "data_variance")
 RATE = np.linspace(0.05, 0.1, 8)
@@ -120,7 +120,7 @@ def test_few_nodes_stand_for_a_long_spectrum(monkeypatch):
     k = np.arange(1.0, 401)
     words = {"steps": 8, "rate": RATE, "richness": 0.8, "width": 20, "batch": 10, "spectrum": (k**-1.5, k**-2.2)}
     few = ask(wf.proportional, wf.DNN(2, "linear"), **words)
-    monkeypatch.setattr(gauss_rules, "N_NODES", ())
+    monkeypatch.setattr(structured, "N_NODES", ())
     every = ask(wf.proportional, wf.DNN(2, "linear"), **words)
     assert few.certificate.error > 0 and every.certificate.error == 0
     np.testing.assert_allclose(few.test_loss, every.test_loss, rtol=1e-9)

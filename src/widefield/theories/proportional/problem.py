@@ -13,9 +13,8 @@ from widefield.question.network import Network
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
 from widefield.theories.proportional.march.causal import Parameters, Shape
-from widefield.theories.proportional.march.gauss_rules import compress
 from widefield.theories.proportional.march.isotropic import Source
-from widefield.theories.proportional.march.structured import Modes
+from widefield.theories.proportional.march.structured import Modes, compress
 
 MODES_RTOL = 1e-10  # of the Gauss rules that stand for long spectra
 NOT_COVERED = ("batches", "weight_decay", "momentum_time", "temperature", "loss", "initial_scale")
@@ -49,18 +48,13 @@ class Problem:
         return np.eye(1) if self.teacher.target_overlap is None else self.teacher.target_overlap
 
     @property
-    def widths(self) -> tuple[float, ...]:
-        """Relative widths of the layers."""
-        return tuple(self.network.relative_widths)
-
-    @property
     def branch(self) -> float:
         """β of a residual network, 1 in others."""
         return 1.0 if self.network.branch is None else self.network.branch
 
     @cached_property
     def rates(self) -> np.ndarray:
-        """One rate per row of the march: one row more than is reported, since it shows the kernel of the last step."""
+        """One per row of the march: one row more than is reported, since it shows the kernel of the last step."""
         return np.append(self.training.rates, self.training.rates[-1:].repeat(2))
 
     @property
@@ -71,24 +65,26 @@ class Problem:
     @property
     def shape(self) -> Shape:
         """What the march is compiled for."""
-        return Shape(
-            n_steps=len(self.rates), depth=self.network.depth, n_channels=len(self.overlap),
-            reused=bool(np.isfinite(self.data)), residual=self.network.branch is not None,
-            noisy=bool(np.isfinite(self.width) or np.isfinite(self.batch)),
-        )  # fmt: skip
+        noisy = bool(np.isfinite(self.width) or np.isfinite(self.batch))
+        residual, reused = self.network.branch is not None, bool(np.isfinite(self.data))
+        return Shape(len(self.rates), self.network.depth, len(self.overlap), reused, residual, noisy)
 
     @property
     def parameters(self) -> Parameters:
         """Arrays of the march."""
         number = lambda value: jnp.asarray(value, self.dtype)  # noqa: E731
-        noise, richness = self.teacher.label_noise, self.training.richness
-        source = Source(number(noise), number(self.overlap), number(1 / self.data), number(1 / self.batch))
-        offset = 0.0 if self.training.centered else 1 / richness
-        modes = None if self.modes is None else Modes(*map(number, self.modes))
+        gamma, teacher = self.training.richness, self.teacher
+        source = Source(*map(number, (teacher.label_noise, self.overlap, 1 / self.data, 1 / self.batch)))
         return Parameters(
-            number(self.rates), number(richness), number(offset), number(1 / self.width), number(self.widths), source,
-            number(self.branch), modes,
-        )  # fmt: skip
+            number(self.rates),
+            number(gamma),
+            offset=number(0.0 if self.training.centered else 1 / gamma),
+            inverse_width=number(1 / self.width),
+            widths=number(self.network.relative_widths),
+            source=source,
+            branch=number(self.branch),
+            modes=None if self.modes is None else Modes(*map(number, self.modes)),
+        )
 
     def at_rate(self, rate: float) -> "Problem":
         """The same training with a constant rate."""
@@ -102,7 +98,9 @@ class Problem:
     def deeper(self, depth: int) -> "Problem":
         """The residual network of ``depth`` layers with the same depth-scaled branch."""
         branch = self.branch * np.sqrt(self.network.depth / depth)
-        return replace(self, network=replace(self.network, depth=depth, branch=branch, widths=self.widths[0]))
+        return replace(
+            self, network=replace(self.network, depth=depth, branch=branch, widths=self.network.relative_widths[0])
+        )
 
 
 def pose(
@@ -116,8 +114,29 @@ def pose(
     theory: str = "proportional",
 ) -> Problem:
     """The problem that a public call asks; ``ValueError`` names what ``theory`` does not cover."""
-    _check_network(network)
-    _check_teacher(teacher, theory)
+    if not isinstance(network, Network):
+        raise ValueError(f"`network` must be a widefield.Network (DNN or ResNet), got {type(network).__name__}.")
+    variances = (network.weight_variances, network.input_variances, network.readout_variance)
+    if network.kind == "RNN":
+        raise ValueError("`network` must have untied weights: proportional covers DNN and ResNet, got an RNN.")
+    if not network.activation.known_as("linear"):
+        raise ValueError(
+            f"`network` must have the activation 'linear': proportional covers linear networks, got {network.activation}."
+        )
+    if network.readout_variance is None or any(np.any(np.asarray(v) != 1) for v in variances):
+        raise ValueError("`network` must have weight, input and readout variances 1 in proportional; use `richness`.")
+    if network.bias_variances.any() or network.readout_bias_variance:
+        raise ValueError("`network` must have no biases (bias_variance=0) in proportional.")
+    if not isinstance(teacher, Teacher):
+        raise ValueError(f"`teacher` must be a widefield.Teacher, got {type(teacher).__name__}.")
+    for name, given, instead in (
+        ("samples", teacher.samples is not None, "structured data take a `batch` or the population"),
+        ("spectrum", teacher.spectrum is not None and len(teacher.spectrum) == 3, "give single modes, not a bulk"),
+        ("inputs", teacher.inputs != "first", "there is one input, at the first layer"),
+        ("supervised", teacher.supervised is not None, "labels belong to the last layer"),
+    ):
+        if given:
+            raise ValueError(f"`{name}` of the teacher is not covered by {theory}: {instead}.")
     check_training(training, theory)
     dtype = working_dtype(dtype).name
     ratio, count = checks.ratio("width_ratio", width_ratio), checks.ratio("width", width)
@@ -132,36 +151,6 @@ def pose(
     eigenvalues, powers = teacher.spectrum[:2]
     modes, error = compress(eigenvalues, powers, longest=float(training.rates.sum()), rtol=MODES_RTOL)
     return Problem(network, teacher, training, count or np.inf, modes, error, dtype)
-
-
-def _check_network(network: Any) -> None:
-    if not isinstance(network, Network):
-        raise ValueError(f"`network` must be a widefield.Network (DNN or ResNet), got {type(network).__name__}.")
-    if network.kind == "RNN":
-        raise ValueError("`network` must have untied weights: proportional covers DNN and ResNet, got an RNN.")
-    if not network.activation.known_as("linear"):
-        raise ValueError(
-            f"`network` must have the activation 'linear': proportional covers linear networks, got {network.activation}."
-        )
-    ones = (network.weight_variances, network.input_variances, network.readout_variance)
-    if network.readout_variance is None or any(np.any(np.asarray(v) != 1) for v in ones):
-        raise ValueError("`network` must have weight, input and readout variances 1 in proportional; use `richness`.")
-    if network.bias_variances.any() or network.readout_bias_variance:
-        raise ValueError("`network` must have no biases (bias_variance=0) in proportional.")
-
-
-def _check_teacher(teacher: Any, theory: str) -> None:
-    if not isinstance(teacher, Teacher):
-        raise ValueError(f"`teacher` must be a widefield.Teacher, got {type(teacher).__name__}.")
-    not_covered = {
-        "samples": (teacher.samples is not None, "structured data take a `batch` or the population"),
-        "spectrum": (teacher.spectrum is not None and len(teacher.spectrum) == 3, "give single modes, not a bulk"),
-        "inputs": (teacher.inputs != "first", "there is one input, at the first layer"),
-        "supervised": (teacher.supervised is not None, "labels belong to the last layer"),
-    }  # fmt: skip
-    for name, (given, instead) in not_covered.items():
-        if given:
-            raise ValueError(f"`{name}` of the teacher is not covered by {theory}: {instead}.")
 
 
 def check_training(training: Any, theory: str) -> None:

@@ -8,15 +8,14 @@ import numpy as np
 
 from widefield.answer.boundary import choose_quantities, x64
 from widefield.answer.certificate import Certificate, Check, Status
-from widefield.answer.solution import Solution, make_solution
+from widefield.answer.solution import Fields, Solution, make_solution
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
-from widefield.theories.proportional.fields import DIMS, available, labeled
-from widefield.theories.proportional.prediction import Prediction, predict
-from widefield.theories.proportional.problem import MODES_RTOL, Problem, pose
-from widefield.theories.proportional.training_curves import check_residual, note_on_divergence
+from widefield.theories.proportional.prediction import predict
+from widefield.theories.proportional.problem import MODES_RTOL, pose
+from widefield.theories.proportional.training_curves import CURVES, DIMS, available, check_residual, note_on_divergence
 
 
 @x64
@@ -55,9 +54,9 @@ def proportional(
     :math:`C_h, C_g`, ``feature_response``, ``gradient_response`` :math:`R_{hr}, R_{gu}`. Several channels add ``output``
     behind. Along a flow there are no responses, at infinite depth no fields with a layer.
     Method: one causal march, O(depth·steps³) time, O(depth·steps²) memory; exact in the limit. Beyond 640 steps matrices
-    are compressed far from the diagonal as they are made (about steps^2.5; residual networks and structured data with
-    finite width or batch keep the dense march). The two limits are extrapolated from rates η, η/2, … and depths 4, 8, …,
-    as many as ``rtol`` needs (η/32, depth 128 at most), Eq. (proportional.17).
+    are compressed far from the diagonal (about steps^2.5; not for residual networks and structured data with finite width
+    or batch). The two limits are extrapolated from rates η, η/2, … and depths 4, 8, …, as many as ``rtol`` needs
+    (η/32, depth 128 at most), Eq. (proportional.17).
     Error: ``residual`` puts matrices and curves back into the equations, relative to the terms in their sums; 1e-10 is
     its limit (1e-3 in float32). ``error`` is that of the extrapolations, relative to the test loss of the same step and to
     the largest entry of other fields; its limit is ``rtol``, 1e-3 by default. Without them it is that of the Gauss rule for
@@ -70,48 +69,30 @@ def proportional(
     rtol = checks.tolerance("rtol", rtol, MODES_RTOL)
     if checks.flag("infinite_depth", infinite_depth) and network.branch is None:
         raise ValueError("`infinite_depth` needs a ResNet: other networks have no limit of infinite depth.")
-    wanted, left_out = _quantities(problem, quantities, infinite_depth)
-    prediction = predict(problem, wanted, infinite_depth=infinite_depth, rtol=rtol, progress=progress)
-    certificate = _certificate(
-        prediction, problem, rtol, left_out=left_out, wall_time=time.perf_counter() - start,
-        options={"width_ratio": width_ratio, "width": width, "infinite_depth": infinite_depth, "rtol": rtol},
-    )  # fmt: skip
-    return make_solution(
-        labeled({name: prediction.arrays[name] for name in wanted}, problem.dtype), certificate, network,
-        teacher=teacher, training=training, coords={"time": ("step", training.times)}, throw=throw,
-    )  # fmt: skip
-
-
-def _quantities(problem: Problem, quantities, infinite_depth: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
     sizes = available(problem, infinite_depth=infinite_depth)
     wanted, left_out = choose_quantities(quantities, sizes)
     if quantities is None:
         left_out = (*left_out, *(name for name in DIMS if name not in sizes))
-    return wanted, left_out
-
-
-def _certificate(
-    prediction: Prediction, problem: Problem, rtol: float, *, options: dict[str, Any], left_out, wall_time: float
-) -> Certificate:
+    prediction = predict(problem, wanted, infinite_depth=infinite_depth, rtol=rtol, progress=progress)
     stop, notes = prediction.diverged_at, prediction.notes
-    diagnostics = {"marches": prediction.n_levels} if prediction.n_levels > 1 else {}
-    if stop is not None:
+    measured = {"residual": check_residual(prediction.residual, problem.dtype), "error": Check(prediction.error, rtol)}
+    diagnostics = {"marches": prediction.n_marches} if prediction.n_marches > 1 else {}
+    if stop is not None:  # rows that are lost come first
+        measured = {"diverged_rows": Check(training.steps + 1 - stop, 0, Status.diverged)} | measured
         diagnostics["diverged_at_step"] = stop
         notes += (note_on_divergence(stop),)
     elif prediction.error > rtol:
         notes += ("more marches would not help or not fit: take more steps at a smaller rate, or raise rtol",)
-    return Certificate(
-        theory="proportional", steps=problem.training.steps, dtype=problem.dtype, wall_time=wall_time,
-        checks=_checks(prediction, problem, rtol),
-        failure=None if stop is None else Status.diverged, notes=notes, left_out=left_out, diagnostics=diagnostics,
-        options={name: value for name, value in options.items() if value is not None and value is not False},
+    options = {"width_ratio": width_ratio, "width": width, "infinite_depth": infinite_depth, "rtol": rtol}
+    certificate = Certificate(
+        theory="proportional", steps=training.steps, dtype=problem.dtype, wall_time=time.perf_counter() - start,
+        checks=measured, failure=None if stop is None else Status.diverged, notes=notes, left_out=left_out,
+        diagnostics=diagnostics, options={k: v for k, v in options.items() if v is not None and v is not False},
     )  # fmt: skip
-
-
-def _checks(prediction: Prediction, problem: Problem, rtol: float) -> dict[str, Check]:
-    """What success rests on; rows that are lost come first."""
-    checks = {"residual": check_residual(prediction.residual, problem.dtype), "error": Check(prediction.error, rtol)}
-    if prediction.diverged_at is None:
-        return checks
-    n_lost = problem.training.steps + 1 - prediction.diverged_at
-    return {"diverged_rows": Check(n_lost, 0, Status.diverged)} | checks
+    fields: Fields = {}
+    for name in wanted:
+        channels = () if teacher.n_outputs == 1 else ("output",) if name in CURVES else ("output", "output_")
+        array, dims = prediction.arrays[name], (*DIMS[name], *channels)
+        fields = {**fields, name: (dims, np.asarray(array.reshape(array.shape[: len(dims)]), problem.dtype))}
+    coords = {"time": ("step", training.times)}
+    return make_solution(fields, certificate, network, teacher=teacher, training=training, coords=coords, throw=throw)

@@ -1,6 +1,8 @@
-"""One march and its verdict: did it stay finite, and do its matrices solve the equations."""
+"""One march: did it stay finite, do its matrices solve the equations, and both as the fields of a Solution."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,59 +13,122 @@ from widefield.answer.progress import bar
 from widefield.theories.proportional.march.causal import State
 from widefield.theories.proportional.march.compressed import marched
 from widefield.theories.proportional.problem import Problem
-from widefield.theories.proportional.verification import residual
+from widefield.theories.proportional.verification import Time, congruent, in_numpy, layers_of, residual
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-3}  # right marches have 1e-13 at most, whatever their length
 DIVERGED = 1e8  # a loss this many times the first one has diverged
 ROUNDING = 100  # roundings of the largest loss in every later one, about
 SECONDS = 2e-10  # per number read
 CURVES = ("test_loss", "train_loss", "bias", "width_variance", "data_variance")
+PAIR = ("step", "step_")
+RESPONSES = ("feature_response", "gradient_response")
+DIMS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*CURVES, "kernel"), ("step",)),
+    **dict.fromkeys(("error_correlation", "memory_kernel"), PAIR),
+    **dict.fromkeys(("feature_correlation", "gradient_correlation", *RESPONSES), ("layer", *PAIR)),
+}
 
 
 @dataclass(frozen=True)
 class TrainingCurves:
-    """Losses (row, channel) by name, the kernel (row, channel, channel), the matrices behind them, and how far they hold.
+    """Arrays by name, with the channel behind (twice except in losses), and what the certificate rests on.
 
-    ``diverged_at`` is the step from which on they are infinite; ``residual`` is over the rows before.
+    They are infinite from the step ``diverged_at`` on; ``residual`` is over the rows before. ``n_marches`` were combined.
     """
 
-    curves: dict[str, np.ndarray]
-    kernel: np.ndarray
-    state: State
+    arrays: dict[str, np.ndarray]
     residual: float
+    error: float
     diverged_at: int | None = None
     notes: tuple[str, ...] = ()
+    n_marches: int = 1
 
 
-def train(problem: Problem, progress: bool | None = None) -> TrainingCurves:
-    """March, and put the result back into the equations."""
+def train(problem: Problem, progress: bool | None = None, names: Iterable[str] = ()) -> TrainingCurves:
+    """March, and put the result back into the equations; losses in any case, other arrays by ``names``."""
     check_memory(problem)
-    shape, state = problem.shape, None
+    shape, state, done = problem.shape, None, 0
     seconds = SECONDS * n_matrices(problem) * shape.n_steps**3 / 3 * shape.n_channels**2
     with bar(f"{problem.training.steps} steps", 100, progress, seconds) as advance:
-        done = 0
         for rows, state in marched(problem.parameters, shape):
             jax.block_until_ready(state)
             share = int(100 * (rows / shape.n_steps) ** 3)
             advance(share - done)
             done = share
     assert state is not None
-    return judge(problem, state)
+    return judge(problem, state, names)
 
 
-def judge(problem: Problem, state: State) -> TrainingCurves:
-    """Curves of a finished march, and whether its matrices solve the equations."""
+def judge(problem: Problem, state: State, names: Iterable[str] = ()) -> TrainingCurves:
+    """Arrays of a finished march, and whether its matrices solve the equations."""
     n, c = problem.n_rows, len(problem.overlap)
     losses = np.array(state.inputs.losses, dtype=float).reshape(n + 1, c, 5)[:n]
-    memory = np.asarray(state.inputs.memory)
-    below = [memory[(t + 1) * c : (t + 2) * c, t * c : (t + 1) * c] for t in range(n)]
-    kernel = np.stack(below) / problem.rates[:n, None, None]
     stop = diverged_at(losses[..., 0])
-    notes = _note_on_digits(losses[:stop, :, :2], problem.dtype)
+    largest = np.max(losses[:stop, :, :2], initial=0.0)
+    notes: tuple[str, ...] = ()
+    error = ROUNDING * np.finfo(problem.dtype).eps * largest
+    if np.any(losses[:stop, :, :2] < 100 * error):
+        notes = (
+            f"losses carry roundings of terms of order {largest:.1g}: below about {error:.0e} they have no digits left",
+        )
     if stop is not None:
-        losses[stop:], kernel[stop:] = np.inf, np.inf
-    curves = {name: losses[..., i] for i, name in enumerate(CURVES)}
-    return TrainingCurves(curves, kernel, state, residual(problem, state, n if stop is None else stop), stop, notes)
+        losses[stop:] = np.inf
+    arrays = {name: losses[..., i] for i, name in enumerate(CURVES)}
+    arrays |= {name: _matrix(problem, state, name, stop) for name in names if name not in CURVES}
+    rest = residual(problem, state, n if stop is None else stop)
+    return TrainingCurves(arrays, rest, problem.modes_error, stop, notes)
+
+
+def _matrix(problem: Problem, state: State, name: str, stop: int | None) -> np.ndarray:
+    n, c = problem.n_rows, len(problem.overlap)
+    if name == "kernel":
+        memory = np.asarray(state.inputs.memory)
+        below = [memory[(t + 1) * c : (t + 2) * c, t * c : (t + 1) * c] for t in range(n)]
+        kernel = np.stack(below) / problem.rates[:n, None, None]
+        kernel[n if stop is None else stop :] = np.inf
+        return kernel
+    time, rows = Time(problem, n * c), in_numpy(state, n * c)
+    if name == "error_correlation":
+        value = rows.inputs.test - problem.teacher.label_noise * time.ones @ time.ones.T
+    elif name == "memory_kernel":
+        value = rows.inputs.memory / np.repeat(problem.rates, c)[: n * c]
+    else:
+        value = np.stack([_of_layer(time, layer, l, name) for l, layer in enumerate(layers_of(rows))])
+    value = value.reshape(*value.shape[:-2], n, c, n, c).swapaxes(-3, -2)
+    if stop is not None:
+        value[..., stop:, :, :, :] = np.inf
+        if "correlation" in name:
+            value[..., :, stop:, :, :] = np.inf
+    return value
+
+
+def _of_layer(time: Time, layer: Any, l: int, name: str) -> np.ndarray:
+    problem = time.problem
+    if name == "feature_correlation":
+        return layer.feature
+    if name == "gradient_correlation":
+        return congruent(time.gradient, layer.gradient)
+    if name == "gradient_response":
+        return (problem.branch if l else 1.0) * time.gradient(layer.pair.backward[:, 0])
+    response = layer.pair.forward[:, 1]
+    later = np.where(time.step > 0, response, 0.0) / problem.training.richness
+    first = response[:, : time.channels] - later @ time.ones
+    full = later + np.concatenate([first, np.zeros((time.n, time.n - time.channels))], axis=1)
+    return (problem.branch if l + 1 < problem.network.depth else 1.0) * full
+
+
+def available(problem: Problem, *, infinite_depth: bool = False) -> dict[str, int]:
+    """Bytes of every quantity that can be returned.
+
+    Responses to one step vanish along a flow, layers cannot be counted at infinite depth, and without richness the
+    feature response is infinite.
+    """
+    lengths = {"step": problem.n_rows, "step_": problem.n_rows, "layer": problem.network.depth}
+    without = {"feature_response"} if problem.training.richness == 0 else set()
+    without |= set(RESPONSES) if problem.training.flow else set()
+    without |= {name for name, dims in DIMS.items() if infinite_depth and "layer" in dims}
+    factor = {name: len(problem.overlap) ** (1 if name in CURVES else 2) for name in DIMS if name not in without}
+    return {name: 8 * factor[name] * int(np.prod([lengths[dim] for dim in DIMS[name]])) for name in factor}
 
 
 def check_residual(value: float, dtype: str = "float64") -> Check:
@@ -76,19 +141,8 @@ def note_on_divergence(step: int) -> str:
     return f"the test loss passes {DIVERGED:g} times its first value at step {step}; later entries are infinite"
 
 
-def _note_on_digits(losses: np.ndarray, dtype: str) -> tuple[str, ...]:
-    """Whether some losses have become so small that cancellation leaves them less than two digits."""
-    largest = np.max(losses, initial=0.0)
-    error = ROUNDING * np.finfo(dtype).eps * largest
-    if not np.any(losses < 100 * error):
-        return ()
-    return (
-        f"losses carry roundings of terms of order {largest:.1g}: below about {error:.0e} they have no digits left",
-    )
-
-
 def diverged_at(test_loss: np.ndarray) -> int | None:
-    """The first step at which the loss is beyond all use, or None."""
+    """The first step at which the loss (row, channel) is beyond all use, or None."""
     bad = ~(test_loss <= DIVERGED * test_loss[0]).all(axis=1)
     return int(np.argmax(bad)) if bad.any() else None
 

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
-from widefield.theories.proportional.derived.rate_search import RateSearch, at_rates, mismatch, search
-from widefield.theories.proportional.march.gauss_rules import error_of
+from widefield.theories.proportional.derived.rate_search import RateSearch, search
+from widefield.theories.proportional.march.structured import error_of
 from widefield.theories.proportional.problem import Problem, check_training, pose
 from widefield.theories.proportional.training_curves import check_residual
 
@@ -47,27 +48,26 @@ def optimal_rate(
     the best loss ``test_loss`` (step), and the whole sweep ``sweep`` (rate, step). A rate is stable if the test loss at the
     last step is below that at the start. Losses of several channels are averaged.
 
-    Method: sweeps of the march in one compilation, refined around the optimum at the last step and around the edge of
-    stability; a parabola in the logarithm of the rate.
+    Method: sweeps in one compilation, refined around the optimum at the last step and around the edge of stability; a
+    parabola in the logarithm of the rate.
     Error: half the distance between the neighboring rates, for the largest stable rate the distance of the next one.
     ``error`` in the certificate is that of both at the last step, relative; its limit is ``rtol``, 1e-2 by default (the
-    search goes on until it is met). Earlier times are not refined: their errors are those of the grid. An optimum at the end of the
-    rates, or a largest stable rate that none above it bounds, is counted as ``unbracketed``, its error is infinite, and
-    the status is incomplete. ``residual`` is that of the best run, marched again; ``spectrum``, where there is one, the
-    error of its Gauss rule at the largest stable rate (limit 1e-6).
+    search goes on until it is met; earlier times are not refined). An optimum at the end of the rates, or a largest
+    stable rate that none above it bounds, is ``unbracketed``, its error infinite and the status incomplete. ``residual``
+    is that of the best run, marched again; ``spectrum`` the error of a spectrum's Gauss rule at the largest stable rate
+    (limit 1e-6).
     Limits: runs that diverge have infinite losses; they are counted. Beyond the first edge of stability the loss after
     few steps is a jagged function of the rate, and the optimum may lie there.
     """
     start = time.perf_counter()
-    problem = _pose(network, teacher, training, "optimal_rate", width_ratio=width_ratio, width=width)
+    problem = _posed(network, teacher, training, "optimal_rate", width_ratio=width_ratio, width=width)
     rtol = checks.tolerance("rtol", rtol, SMALLEST_RTOL)
     sought = search(problem, _rates(rates), rtol)
-    rows = reported_steps(training.steps)
+    rows = _reported_steps(training)
     fields: Fields = {name: (dims, value[0]) for name, (dims, value) in _rate_fields([sought], rows).items()}
     fields = {**fields, "sweep": (("rate", "step"), sought.losses[:, rows])}
     options = {"width_ratio": width_ratio, "width": width, "rates": rates, "rtol": rtol}
-    measured = _bracketed([sought], rtol) | _spectrum(problem, sought)
-    certificate = _certificate("optimal_rate", [problem], [sought], options, start, measured)
+    certificate = _certificate("optimal_rate", [sought], options, start, rtol)
     coords = {"step": rows, "rate": sought.rates}
     return make_solution(fields, certificate, network, teacher=teacher, training=training, coords=coords, throw=throw)
 
@@ -112,18 +112,27 @@ def rate_transfer(
     if over == "width" and width_ratio != np.inf:
         raise ValueError(f"`width_ratio` goes with over='depth'; over='width' takes `values`, got {width_ratio!r}.")
     scaled = checks.flag("scaled_branch", scaled_branch)
-    ask = _Family(network, teacher, training, parameterization, "rate_transfer")
-    problems = [ask.wide(v) if over == "width" else ask.deep(v, width_ratio, scaled) for v in points]
+    ask = partial(_posed, teacher=teacher, training=training, theory="rate_transfer", parameterization=parameterization)
+    if over == "width":
+        problems = [ask(network, name="values", width_ratio=ratio) for ratio in points]
+    else:
+        grown, width = [network.depth / depth for depth in points], float(network.relative_widths[0])
+        branches = [network.branch and network.branch * np.sqrt(ratio if scaled else 1.0) for ratio in grown]
+        deeper = [replace(network, depth=int(d), branch=b, widths=width) for d, b in zip(points, branches, strict=True)]
+        problems = [ask(one, width_ratio=width_ratio) for one in deeper]
     searches = [search(problem, _rates(rates), rtol) for problem in problems]
-    rows, dim = reported_steps(training.steps), "width_ratio" if over == "width" else "depth"
+    rows, dim = _reported_steps(training), "width_ratio" if over == "width" else "depth"
     fields: Fields = {name: ((dim, *dims), value) for name, (dims, value) in _rate_fields(searches, rows).items()}
     drift, error = drift_of(points.astype(float), fields["optimal_rate"][1], fields["optimal_rate_error"][1])
     fields = {**fields, "drift": (("step",), drift), "drift_error": (("step",), error)}
     options = {"over": over, "parameterization": parameterization, "rates": rates, "rtol": rtol}
     options |= {"width_ratio": width_ratio, "scaled_branch": scaled} if over == "depth" else {}
-    certificate = _certificate(
-        "rate_transfer", problems, searches, options, start, _bracketed(searches, rtol), _range_of_transfer(rows, drift)
-    )
+    flat = np.abs(drift) < FLAT
+    transfer: dict[str, Any] = {"transfers": False, "drift_at_the_end": float(drift[-1])}
+    if flat[-1]:
+        first = len(flat) - int(np.argmin(flat[::-1])) if not flat.all() else 0
+        transfer = {"transfers": True, "transfers_from": int(rows[first]), "transfers_to": int(rows[-1])}
+    certificate = _certificate("rate_transfer", searches, options, start, rtol, transfer)
     coords = {"step": rows, dim: points}
     return make_solution(fields, certificate, network, teacher=teacher, training=training, coords=coords, throw=throw)
 
@@ -150,64 +159,33 @@ def rate_sweep(
     grid, points = _rates(rates), _values("width", width_ratios, network, "width_ratios")
     if grid is None:
         raise ValueError("`rates` must be a list of rates, got None.")
-    ask = _Family(network, teacher, training, parameterization, "rate_sweep")
-    problems = [ask.wide(value) for value in points]
-    sweeps = [RateSearch(grid, at_rates(problem, grid)) for problem in problems]
-    certificate = _certificate("rate_sweep", problems, sweeps, {"parameterization": parameterization}, start, {})
+    question = (network, teacher, training, "rate_sweep", parameterization, "width_ratios")
+    sweeps = [search(_posed(*question, width_ratio=ratio), grid) for ratio in points]
+    certificate = _certificate("rate_sweep", sweeps, {"parameterization": parameterization}, start)
     fields = {"test_loss": (("width_ratio", "rate", "step"), np.stack([one.losses for one in sweeps]))}
     coords = {"width_ratio": points, "rate": grid}
     return make_solution(fields, certificate, network, teacher=teacher, training=training, coords=coords, throw=throw)
 
 
-def reported_steps(steps: int) -> np.ndarray:
-    """A few training times, evenly spaced in the logarithm, the last one ``steps``."""
-    return np.unique(np.round(np.geomspace(1, steps, N_TIMES)).astype(int))
-
-
-def _pose(network: Network, teacher: Teacher, training: Training, theory: str, **sizes: Any) -> Problem:
-    """The problem with a rate of one, which the search replaces."""
+def _posed(
+    network, teacher, training, theory: str, parameterization: str = "mup", name: str = "width_ratio", **sizes: Any
+) -> Problem:
+    """The problem with a rate of one, which the search replaces; the argument ``name`` gave the width ratio."""
+    checks.choice("parameterization", parameterization, PARAMETERIZATIONS)
+    if "width" not in sizes and isinstance(teacher, Teacher) and teacher.spectrum is not None:
+        raise ValueError(f"`spectrum` of the teacher is not covered by {theory}: it has no ratios.")
+    if parameterization == "ntk" and not np.isfinite(sizes["width_ratio"]):
+        raise ValueError(
+            f"`{name}` must be finite with parameterization='ntk': the richness vanishes at infinite width."
+        )
     check_training(training, theory)
     training.refuse(theory, "flow")
     if isinstance(training.rate, np.ndarray):
         raise ValueError(
             f"`rate` of the training is a schedule; {theory} looks for a constant rate and covers no other."
         )
-    return pose(network, teacher, replace(training, rate=1.0), theory=theory, **sizes)
-
-
-@dataclass(frozen=True)
-class _Family:
-    """The problems of one question at several widths or depths."""
-
-    network: Network
-    teacher: Teacher
-    training: Training
-    parameterization: str
-    theory: str
-
-    def __post_init__(self) -> None:
-        checks.choice("parameterization", self.parameterization, PARAMETERIZATIONS)
-        if isinstance(self.teacher, Teacher) and self.teacher.spectrum is not None:
-            raise ValueError(f"`spectrum` of the teacher is not covered by {self.theory}: it has no ratios.")
-
-    def wide(self, width_ratio: float, network: Network | None = None, name: str = "values") -> Problem:
-        """At one width."""
-        training = self.training
-        if self.parameterization == "ntk":
-            if not np.isfinite(width_ratio):
-                raise ValueError(
-                    f"`{name}` must be finite with parameterization='ntk': the richness vanishes at infinite width."
-                )
-            training = replace(training, richness=training.richness / np.sqrt(width_ratio))
-        return _pose(network or self.network, self.teacher, training, self.theory, width_ratio=width_ratio)
-
-    def deep(self, depth: int, width_ratio: float, scaled_branch: bool) -> Problem:
-        """At one depth."""
-        network, branch = self.network, self.network.branch
-        if branch is not None and scaled_branch:
-            branch = branch * np.sqrt(network.depth / depth)
-        deeper = replace(network, depth=int(depth), branch=branch, widths=float(network.relative_widths[0]))
-        return self.wide(width_ratio, deeper, "width_ratio")
+    richness = training.richness / np.sqrt(sizes["width_ratio"]) if parameterization == "ntk" else training.richness
+    return pose(network, teacher, replace(training, rate=1.0, richness=richness), theory=theory, **sizes)
 
 
 def _values(over: str, values: Any, network: Network, name: str = "values") -> np.ndarray:
@@ -232,6 +210,11 @@ def _rates(rates: Any) -> np.ndarray | None:
     return np.unique(grid)
 
 
+def _reported_steps(training: Training) -> np.ndarray:
+    """A few training times, evenly spaced in the logarithm, the last one ``steps``."""
+    return np.unique(np.round(np.geomspace(1, training.steps, N_TIMES)).astype(int))
+
+
 def _rate_fields(searches: list[RateSearch], rows: np.ndarray) -> Fields:
     """Best and largest stable rates with their errors, and the best loss: (search, …) arrays with the dims behind."""
     best = np.asarray([[one.best(row) for row in rows] for one in searches])
@@ -254,53 +237,31 @@ def drift_of(points: np.ndarray, best: np.ndarray, spread: np.ndarray) -> tuple[
     return slope, size / np.sqrt(centered @ centered)
 
 
-def _range_of_transfer(rows: np.ndarray, drift: np.ndarray) -> dict[str, Any]:
-    """The steps up to the last time for which the drift stays small."""
-    flat = np.abs(drift) < FLAT
-    if not flat[-1]:
-        return {"transfers": False, "drift_at_the_end": float(drift[-1])}
-    first = len(flat) - int(np.argmin(flat[::-1])) if not flat.all() else 0
-    return {"transfers": True, "transfers_from": int(rows[first]), "transfers_to": int(rows[-1])}
-
-
-def _bracketed(searches: list[RateSearch], rtol: float) -> dict[str, Check]:
-    """How well the optima at the end and the largest stable rates are known, and how many have no rates on both sides."""
-    errors = np.array([error / rate for one in searches for rate, error in (one.best(-1), one.edge)])
-    known = np.isfinite(errors)
-    return {
-        "error": Check(float(errors[known].max(initial=0.0)), rtol),
-        "unbracketed": Check(int((~known).sum()), 0, Status.incomplete),
-    }
-
-
-def _spectrum(problem: Problem, sought: RateSearch) -> dict[str, Check]:
-    """How well the rule for a long spectrum, made for a rate of one, serves the largest stable rate."""
-    if problem.modes is None or problem.teacher.spectrum is None:
-        return {}
-    eigenvalues, powers = problem.teacher.spectrum[:2]
-    longest = max(1.0, sought.edge[0]) * problem.training.steps
-    return {"spectrum": Check(error_of(problem.modes, eigenvalues, powers, longest), SPECTRUM_LIMIT)}
-
-
 def _certificate(
-    theory: str,
-    problems: list[Problem],
-    searches: list[RateSearch],
-    options: dict[str, Any],
-    start: float,
-    measured: dict[str, Check],
-    diagnostics: dict[str, Any] | None = None,
+    theory: str, searches: list[RateSearch], options: dict[str, Any], start: float, rtol=None, diagnostics=None
 ) -> Certificate:
-    residual = float(np.max([mismatch(*pair) for pair in zip(problems, searches, strict=True)]))
+    """Success rests on the best runs; with ``rtol`` also on how well the optima and largest stable rates are known."""
+    measured = {"residual": check_residual(float(np.max([one.mismatch() for one in searches])))}
     n_runs, n_diverged = sum(len(one.rates) for one in searches), sum(one.n_diverged for one in searches)
-    notes: tuple[str, ...] = (
-        (f"{n_diverged} of {n_runs} runs diverged: their losses are infinite",) if n_diverged else ()
-    )
-    if "unbracketed" in measured and not measured["unbracketed"].met:
-        notes += ("an optimum or a largest stable rate lies at the end of the rates: it is a bound; widen `rates`",)
+    notes = [f"{n_diverged} of {n_runs} runs diverged: their losses are infinite"] if n_diverged else []
+    if rtol is not None:
+        errors = np.array([error for one in searches for error in one.errors()])
+        known = np.isfinite(errors)
+        measured["error"] = Check(float(errors[known].max(initial=0.0)), rtol)
+        measured["unbracketed"] = Check(int((~known).sum()), 0, Status.incomplete)
+        if not known.all():
+            notes.append(
+                "an optimum or a largest stable rate lies at the end of the rates: it is a bound; widen `rates`"
+            )
+        for one in searches:
+            modes, spectrum = one.problem.modes, one.problem.teacher.spectrum
+            if modes is not None and spectrum is not None:  # the rule for a long one was made for a rate of one
+                longest = max(1.0, one.edge[0]) * one.problem.training.steps
+                error = error_of(modes, spectrum[0], spectrum[1], longest)
+                measured["spectrum"] = Check(error, SPECTRUM_LIMIT)
     return Certificate(
-        theory=theory, checks={"residual": check_residual(residual), **measured}, steps=problems[0].training.steps,
-        wall_time=time.perf_counter() - start, notes=notes,
+        theory, measured, steps=searches[0].problem.training.steps,
+        wall_time=time.perf_counter() - start, notes=tuple(notes),
         options={name: value for name, value in options.items() if value is not None},
         diagnostics={"runs": n_runs, "diverged": n_diverged, **(diagnostics or {})},
     )  # fmt: skip

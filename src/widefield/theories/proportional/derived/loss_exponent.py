@@ -14,7 +14,7 @@ from widefield.question.network import Network
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
 from widefield.theories.proportional.problem import check_training, pose
-from widefield.theories.proportional.training_curves import TrainingCurves, check_residual, note_on_divergence, train
+from widefield.theories.proportional.training_curves import check_residual, note_on_divergence, train
 
 EXACT_MODES = 2000  # beyond, eigenvalues are gathered in bins that are this fine:
 BIN = 1.02
@@ -64,35 +64,29 @@ def loss_exponent(
     rtol = checks.tolerance("rtol", rtol, 1e-10)
     teacher = Teacher(spectrum=power_law(a, beta))
     curves = train(pose(network, teacher, replace(training, centered=True), theory="loss_exponent"), progress)
-    loss = curves.curves["test_loss"][:, 0]
-    ends, slopes = octaves(loss)
-    change = abs(slopes[-1] - slopes[-2])
+    loss = curves.arrays["test_loss"][:, 0]
+    ends = [len(loss) - 1]  # of octaves, the latest last
+    while ends[0] // 2 >= 4:
+        ends.insert(0, ends[0] // 2)
+    with np.errstate(invalid="ignore"):  # a diverged run has no slope
+        slopes = np.asarray([-np.log(loss[b] / loss[a]) / np.log(b / a) for a, b in pairwise(ends)])
+    change, stop, notes = abs(slopes[-1] - slopes[-2]), curves.diverged_at, curves.notes
+    balanced = {L: (L + 1) * beta / (1 + L * beta) if beta < 1 else beta for L in (1, network.depth)}  # norm balance
     fields = {
         "test_loss": (("step",), loss), "exponent": (("octave",), slopes), "exponent_error": ((), change),
-        "depth_exponent": ((), exponent_of(network.depth, beta)), "printed_exponent": ((), exponent_of(1, beta)),
+        "depth_exponent": ((), balanced[network.depth]), "printed_exponent": ((), balanced[1]),
         "lazy_exponent": ((), beta),
     }  # fmt: skip
-    certificate = _certificate(curves, training, change / abs(slopes[-1]), rtol, start, {"source": beta, "capacity": a})
-    coords = {"octave_end": ("octave", ends)}
-    return make_solution(fields, certificate, network, teacher=teacher, training=training, coords=coords, throw=throw)
-
-
-def _certificate(
-    curves: TrainingCurves, training: Training, error: float, rtol: float, start: float, options: dict[str, float]
-) -> Certificate:
-    stop = curves.diverged_at
-    return Certificate(
+    certificate = Certificate(
         theory="loss_exponent", steps=training.steps, wall_time=time.perf_counter() - start,
-        checks={"residual": check_residual(curves.residual), "error": Check(error, rtol)},
+        checks={"residual": check_residual(curves.residual), "error": Check(change / abs(slopes[-1]), rtol)},
         failure=None if stop is None else Status.diverged,
-        notes=curves.notes if stop is None else (*curves.notes, note_on_divergence(stop)),
-        diagnostics={} if stop is None else {"diverged_at_step": stop}, options={**options, "rtol": rtol},
+        notes=notes if stop is None else (*notes, note_on_divergence(stop)),
+        diagnostics={} if stop is None else {"diverged_at_step": stop},
+        options={"source": beta, "capacity": a, "rtol": rtol},
     )  # fmt: skip
-
-
-def exponent_of(depth: int, source: float) -> float:
-    """What norm balance predicts for hard tasks, and the source exponent for easy ones, Eq. (proportional.21)."""
-    return (depth + 1) * source / (1 + depth * source) if source < 1 else source
+    coords = {"octave_end": ("octave", np.asarray(ends[1:]))}
+    return make_solution(fields, certificate, network, teacher=teacher, training=training, coords=coords, throw=throw)
 
 
 def power_law(capacity: float, source: float) -> tuple[np.ndarray, np.ndarray]:
@@ -104,15 +98,3 @@ def power_law(capacity: float, source: float) -> tuple[np.ndarray, np.ndarray]:
     powers = np.concatenate([k**-decay, integral(decay)])
     middle = np.sqrt(edges[:-1] * edges[1:])
     return np.concatenate([k, middle]) ** -capacity, powers / powers.sum()
-
-
-def octaves(loss: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Minus the slope of ln loss against ln step between T/2 and T, T/4 and T/2 …, the latest last; and where they end."""
-    last = len(loss) - 1
-    ends = [last]
-    while ends[-1] // 2 >= 4:
-        ends.append(ends[-1] // 2)
-    ends = ends[::-1]
-    with np.errstate(invalid="ignore"):  # a diverged run has no slope
-        slopes = [-np.log(loss[b] / loss[a]) / np.log(b / a) for a, b in pairwise(ends)]
-    return np.asarray(ends[1:]), np.asarray(slopes)

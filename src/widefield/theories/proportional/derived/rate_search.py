@@ -3,7 +3,7 @@ r"""Many training runs of one shape in one compilation, and what they say about 
 On the CPU runs follow each other, since a march is bound by memory; on an accelerator they go side by side.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -53,6 +53,7 @@ def at_rates(problem: Problem, rates: np.ndarray) -> np.ndarray:
 class RateSearch:
     """Rates, ascending, with the test losses (rate, row) at them."""
 
+    problem: Problem
     rates: np.ndarray
     losses: np.ndarray
 
@@ -65,16 +66,6 @@ class RateSearch:
     def n_diverged(self) -> int:
         """Runs whose loss has left all bounds."""
         return int(np.isinf(self.losses[:, -1]).sum())
-
-    @property
-    def lowest(self) -> int:
-        """Where the loss at the end is lowest."""
-        return int(np.argmin(self.losses[:, -1]))
-
-    @property
-    def error(self) -> float:
-        """Of the best rate at the end and of the largest stable one, relative; infinite where one is not bracketed."""
-        return max(error / rate for rate, error in (self.best(-1), self.edge))
 
     @property
     def edge(self) -> tuple[float, float]:
@@ -101,49 +92,48 @@ class RateSearch:
         vertex = float(np.clip(-slope / (2 * curvature), x[0] - x[1], x[2] - x[1])) if curvature > 0 else 0.0
         return float(self.rates[i] * np.exp(vertex)), error
 
-    def with_rates(self, problem: Problem, rates: np.ndarray) -> "RateSearch":
+    def errors(self) -> list[float]:
+        """Of the best rate at the end and of the largest stable one, relative; infinite where one is not bracketed."""
+        return [error / rate for rate, error in (self.best(-1), self.edge)]
+
+    def with_rates(self, rates: np.ndarray) -> "RateSearch":
         """The search with more rates."""
         all_rates, first = np.unique(np.concatenate([self.rates, rates]), return_index=True)
-        return RateSearch(all_rates, np.concatenate([self.losses, at_rates(problem, rates)])[first])
+        return replace(
+            self, rates=all_rates, losses=np.concatenate([self.losses, at_rates(self.problem, rates)])[first]
+        )
+
+    def mismatch(self) -> float:
+        """The residual of the best run, marched again by itself, or its distance from the sweep relative to its largest loss."""
+        best = int(np.argmin(self.losses[:, -1]))
+        training = train(self.problem.at_rate(float(self.rates[best])), progress=False)
+        swept, alone = self.losses[best], training.arrays["test_loss"].mean(axis=1)
+        finite = np.isfinite(alone) & np.isfinite(swept)
+        difference = np.abs(swept[finite] - alone[finite]).max() / alone[finite].max()
+        return float(np.maximum(training.residual, difference))  # NaN stays
 
 
 def search(problem: Problem, rates: np.ndarray | None = None, rtol: float = 1.0) -> RateSearch:
     """Sweep a coarse grid, then closer ones around the best rate at the end and around the largest stable one."""
     if rates is not None:
-        return RateSearch(rates, at_rates(problem, rates))
+        return RateSearch(problem, rates, at_rates(problem, rates))
     grid = np.geomspace(1e-4, 10.0, N_RATES) / (problem.network.depth + 1)
-    sought = _extended(problem, RateSearch(grid, at_rates(problem, grid)))
-    for zooms in range(MOST_ZOOMS):
-        if zooms >= FEWEST_ZOOMS and sought.error <= rtol:
-            break
-        i, last = sought.lowest, int(np.flatnonzero(sought.stable)[-1])
-        around_best = _between(sought.rates[max(i - 1, 0)], sought.rates[min(i + 1, len(sought.rates) - 1)])
-        around_edge = _between(sought.rates[last], sought.rates[min(last + 1, len(sought.rates) - 1)])
-        sought = sought.with_rates(problem, np.concatenate([around_best, around_edge]))
-    return sought
-
-
-def mismatch(problem: Problem, sought: RateSearch) -> float:
-    """The residual of the best run, marched again by itself, or its distance from the sweep relative to its largest loss."""
-    training = train(problem.at_rate(float(sought.rates[sought.lowest])), progress=False)
-    swept, alone = sought.losses[sought.lowest], training.curves["test_loss"].mean(axis=1)
-    finite = np.isfinite(alone) & np.isfinite(swept)
-    difference = np.abs(swept[finite] - alone[finite]).max() / alone[finite].max()
-    return float(np.maximum(training.residual, difference))  # NaN stays
-
-
-def _extended(problem: Problem, sought: RateSearch) -> RateSearch:
-    """Extend the grid until it has stable rates on one side and unstable ones on the other."""
-    for _ in range(N_EXTENSIONS):
+    sought = RateSearch(problem, grid, at_rates(problem, grid))
+    for _ in range(N_EXTENSIONS):  # until there are stable rates on one side and unstable ones on the other
         if sought.stable.any() and not sought.stable[-1]:
-            return sought
-        sought = sought.with_rates(problem, sought.rates * (1e4 if sought.stable.any() else 1e-4))
-    raise ValueError(
-        f"`rates` have to be given: none between {sought.rates[0]:.1e} and {sought.rates[-1]:.1e} "
-        f"{'is unstable' if sought.stable.any() else 'lowers the loss'}."
-    )
-
-
-def _between(low: float, high: float) -> np.ndarray:
-    """Half of a sweep's rates, evenly spaced in the logarithm inside an interval."""
-    return np.geomspace(low, high, N_RATES // 2 + 2)[1:-1]
+            break
+        sought = sought.with_rates(sought.rates * (1e4 if sought.stable.any() else 1e-4))
+    else:
+        raise ValueError(
+            f"`rates` have to be given: none between {sought.rates[0]:.1e} and {sought.rates[-1]:.1e} "
+            f"{'is unstable' if sought.stable.any() else 'lowers the loss'}."
+        )
+    for zooms in range(MOST_ZOOMS):
+        if zooms >= FEWEST_ZOOMS and max(sought.errors()) <= rtol:
+            break
+        lowest, last = int(np.argmin(sought.losses[:, -1])), len(sought.rates) - 1
+        edge = int(np.flatnonzero(sought.stable)[-1])
+        ends = ((max(lowest - 1, 0), min(lowest + 1, last)), (edge, min(edge + 1, last)))
+        closer = [np.geomspace(sought.rates[low], sought.rates[high], N_RATES // 2 + 2)[1:-1] for low, high in ends]
+        sought = sought.with_rates(np.concatenate(closer))
+    return sought

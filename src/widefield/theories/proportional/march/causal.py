@@ -9,7 +9,7 @@ runs go on in `compressed`, where the same `step` acts on compressed matrices.
 
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,6 @@ from jax import Array, lax
 from widefield.theories.proportional.march import layers as plain_layers
 from widefield.theories.proportional.march import residual_layers, rows
 from widefield.theories.proportional.march.isotropic import Inputs, Source, advance_fresh, advance_reused, empty_inputs
-from widefield.theories.proportional.march.rows import Clock
 from widefield.theories.proportional.march.structured import Modes, Structured, advance_structured, empty_structured
 
 SMALLEST = 64  # rows of the first buffer; the next ones double (compilations count) …
@@ -68,9 +67,8 @@ def march(parameters: Parameters, shape: Shape) -> State:
 
 def segments(parameters: Parameters, shape: Shape) -> Iterator[tuple[int, State]]:
     """The march in parts: the number of rows so far, and the matrices in buffers of just that many rows."""
-    state, start = None, 0
+    any_length, start, state = shape._replace(n_steps=0), 0, None
     for size in buffer_sizes(shape.n_steps):
-        any_length = shape._replace(n_steps=0)
         if state is None:
             state = jax.tree.map(jnp.copy, empty(parameters, shape, size))
         else:
@@ -105,18 +103,17 @@ def empty(parameters: Parameters, shape: Shape, n_steps: int) -> State:
 
 @partial(jax.jit, static_argnames=("shape", "n_steps"))
 def _grown(state: State, parameters: Parameters, shape: Shape, n_steps: int) -> State:
-    """``state`` in buffers for ``n_steps`` rows."""
-    larger = jax.eval_shape(lambda: empty(parameters, shape, n_steps))
-    return jax.tree_util.tree_map_with_path(_padded, larger, state)
+    """``state`` in buffers for ``n_steps`` rows; rows over (source, step) grow in each source."""
 
-
-def _padded(path: tuple, new: jax.ShapeDtypeStruct, old: Array) -> Array:
-    """``old`` in the shape of ``new``; rows over (source, step) grow in each source."""
-    if has_sources(path):
-        more = [(0, n - m) for n, m in zip(new.shape[:-1], old.shape[:-1], strict=True)]
-        more.append((0, (new.shape[-1] - old.shape[-1]) // 2))
+    def padded(path: tuple, new: jax.ShapeDtypeStruct, old: Array) -> Array:
+        more = [(0, n - m) for n, m in zip(new.shape, old.shape, strict=True)]
+        if not has_sources(path):
+            return jnp.pad(old, more)
+        more[-1] = (0, more[-1][1] // 2)
         return rows.beside(*(jnp.pad(half, more) for half in rows.halves(old)))
-    return jnp.pad(old, [(0, n - m) for n, m in zip(new.shape, old.shape, strict=True)])
+
+    larger = jax.eval_shape(lambda: empty(parameters, shape, n_steps))
+    return jax.tree_util.tree_map_with_path(padded, larger, state)
 
 
 def has_sources(path: tuple) -> bool:
@@ -130,45 +127,29 @@ def _segment(parameters: Parameters, state: State, shape: Shape, start: int, sto
 
 
 def step(parameters: Parameters, shape: Shape, state: State, t: Array) -> State:
-    """One row of every matrix."""
-    inputs = state.inputs
+    """One row of every matrix: backward variables, the input layer, forward variables."""
+    layers: Any = state.layers
+    inputs, stacked = state.inputs, isinstance(layers, residual_layers.Stack)
+    a, gamma, offset = parameters.widths, parameters.richness, parameters.offset
     now = rows.clock(t, len(inputs.losses), shape.n_channels, inputs.losses.dtype)
-    n_steps = len(inputs.losses) // shape.n_channels
-    weights = now.before * jnp.repeat(parameters.rate[:n_steps], shape.n_channels)
-    layers, K, row = _backward(parameters, state, weights, now)
-    inputs, response, C_h = _inputs(parameters, inputs, layers, K, row, now)
-    A = parameters.inverse_width / parameters.widths[-1] * rows.times_input(response, parameters.offset, now)
-    A = A + parameters.richness * rows.times_gradient(weights[None] * C_h, parameters.richness, now)
-    return State(inputs, _forward(parameters, inputs, layers, A, C_h, weights, now))
-
-
-def _inputs(parameters: Parameters, inputs, layers, K: Array, row: Array, now: Clock):
-    """The input layer driven by the first hidden one, whose row of C_d is ``row``."""
-    a = parameters.widths
-    gradient = layers.gradient[0] if isinstance(layers, residual_layers.Stack) else layers[0].gradient
-    initial = parameters.inverse_width * a[0] / a[-1] ** 2 * rows.input_row(gradient, row, parameters.offset, now)
+    weights = now.before * jnp.repeat(parameters.rate[: len(inputs.losses) // shape.n_channels], shape.n_channels)
+    B = jnp.tile(jnp.eye(shape.n_channels, dtype=weights.dtype), (1, len(weights) // shape.n_channels)) * weights[None]
+    if stacked:
+        layers, K, row = residual_layers.backward(layers, B, weights, gamma, parameters.branch, now)
+    else:
+        layers, kick, row = plain_layers.backward(layers, inputs.feature, B, weights, gamma, a, now)
+        K = a[0] / a[-1] * kick
+    C_d = layers.gradient[0] if stacked else layers[0].gradient
+    initial = parameters.inverse_width * a[0] / a[-1] ** 2 * rows.congruent_row(C_d, row, offset, 1.0, now)
     inputs = inputs._replace(initial=rows.put_symmetric(inputs.initial, now, initial))
     if isinstance(inputs, Structured):
         assert parameters.modes is not None
-        return advance_structured(inputs, K, parameters.modes, parameters.source, now)
-    advance = advance_reused if inputs.propagator.size else advance_fresh
-    return advance(inputs, K, parameters.source, now)
-
-
-def _backward(parameters: Parameters, state: State, weights: Array, now: Clock):
-    """Rows of the backward variables; returns the layers, the row of K and the first layer's row of C_d."""
-    layers, gamma, a = state.layers, parameters.richness, parameters.widths
-    c, n = now.unit.shape
-    B = jnp.tile(jnp.eye(c, dtype=weights.dtype), (1, n // c)) * weights[None]
-    if isinstance(layers, residual_layers.Stack):
-        return residual_layers.backward(layers, B, weights, gamma, parameters.branch, now)
-    layers, B, row = plain_layers.backward(layers, state.inputs.feature, B, weights, gamma, a, now)
-    return layers, a[0] / a[-1] * B, row
-
-
-def _forward(parameters: Parameters, inputs, layers, A: Array, C_h: Array, weights: Array, now: Clock):
-    """Rows of the forward variables."""
-    gamma, a = parameters.richness, parameters.widths
-    if isinstance(layers, residual_layers.Stack):
-        return residual_layers.forward(layers, A, C_h, weights, gamma, parameters.branch, now)
-    return plain_layers.forward(layers, inputs.feature, A, weights, gamma, a, now)
+        inputs, response, C_h = advance_structured(inputs, K, parameters.modes, parameters.source, now)
+    else:
+        advance = advance_reused if inputs.propagator.size else advance_fresh
+        inputs, response, C_h = advance(inputs, K, parameters.source, now)
+    A = parameters.inverse_width / a[-1] * rows.times_constant(response, offset, 1.0, now)
+    A = A + gamma * rows.times_constant(weights[None] * C_h, 1.0, gamma, now)
+    if stacked:
+        return State(inputs, residual_layers.forward(layers, A, C_h, weights, gamma, parameters.branch, now))
+    return State(inputs, plain_layers.forward(layers, inputs.feature, A, weights, gamma, a, now))

@@ -1,7 +1,7 @@
 r"""The march over many steps: rows that are complete are compressed, and time grows more slowly than :math:`T^3`.
 
 Correlations and responses are smooth away from the diagonal. After each block of rows its earlier columns are factorized
-(`blocks`) with an error below `ROUNDINGS` of the matrix' largest entry, whatever rank that takes: a matrix that is not
+(`rows.Blocks`) with an error below `ROUNDINGS` of the matrix' largest entry, whatever rank that takes: a matrix that is not
 smooth costs time, never digits. The rows themselves are kept as they were computed and returned.
 
 Plain networks; residual ones and structured data with noise take the dense march of `causal`.
@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from widefield.theories.proportional.march.blocks import Blocks, CausalPast, SymmetricPast
 from widefield.theories.proportional.march.causal import (
     LARGE,
     Parameters,
@@ -28,6 +27,7 @@ from widefield.theories.proportional.march.causal import (
     segments,
     step,
 )
+from widefield.theories.proportional.march.rows import Blocks, CausalPast, SymmetricPast
 
 BLOCK = 128  # rows: at some thousand steps what is read whole and what is read through factors cost the same
 RANK, MORE = 16, 8  # of the first factors; added while it does not suffice
@@ -52,22 +52,26 @@ def compressed_segments(parameters: Parameters, shape: Shape) -> Iterator[tuple[
     c, m = shape.n_channels, BLOCK // shape.n_channels * shape.n_channels
     done = LARGE // BLOCK * m // c
     *_, (_, dense) = segments(parameters, shape._replace(n_steps=done))
-    archive = Archive.of(parameters, shape, m)
-    archive.keep(dense, 0, done * c)
+    whole = jax.eval_shape(lambda: empty(parameters, shape, shape.n_steps))
+    leaves: list[tuple[tuple, jax.ShapeDtypeStruct]]
+    tree: Any
+    leaves, tree = jax.tree_util.tree_flatten_with_path(whole)
+    records = [Record.of(path, leaf) for path, leaf in leaves]
+    keep(records, dense, 0, done * c, m)
     yield done, None
-    while done < shape.n_steps and archive.bounded:
+    while done < shape.n_steps and bounded(records):
         size = capacity(done * c // m, -(-shape.n_steps * c // m))
         stop = min(done + m // c, shape.n_steps)
         rates = jnp.pad(parameters.rate, (0, max(0, size * m // c - len(parameters.rate))))
-        moving = archive.moving(size * m)
-        moving = _fill(
-            parameters._replace(rate=rates), moving, archive.pasts(size), shape._replace(n_steps=0), done, stop
-        )
-        archive.keep(moving, done * c, stop * c)
+        pasts = tuple(r.past(size, m, rank_of(records, r.kind)) if r.kind else None for r in records)
+        moving = tree.unflatten([r.moving(size * m, m) for r in records])
+        moving = _fill(parameters._replace(rate=rates), moving, pasts, shape._replace(n_steps=0), done, stop)
+        keep(records, moving, done * c, stop * c, m)
         done = stop
         yield done, None
-    archive.state.inputs.losses[done * c :] = np.inf
-    yield done, archive.state
+    state = tree.unflatten([record.rows for record in records])
+    state.inputs.losses[done * c :] = np.inf
+    yield done, state
 
 
 def capacity(n_complete: int, n_blocks: int) -> int:
@@ -81,19 +85,15 @@ def capacity(n_complete: int, n_blocks: int) -> int:
 @partial(jax.jit, static_argnames="shape", donate_argnames="moving")
 def _fill(parameters: Parameters, moving: State, pasts: tuple, shape: Shape, start: int, stop: int) -> State:
     """Rows from ``start`` to ``stop``; what is complete goes in but not out."""
-    tree = jax.tree.structure(moving)
+    tree, is_blocks = jax.tree.structure(moving), lambda leaf: isinstance(leaf, Blocks)
 
     def one(t: Array, moving: State) -> State:
         parts = zip(jax.tree.leaves(moving), pasts, strict=True)
         whole = [leaf if past is None else Blocks(leaf, past) for leaf, past in parts]
         after = step(parameters, shape, jax.tree.unflatten(tree, whole), t)
-        return jax.tree.map(lambda leaf: leaf.live if isinstance(leaf, Blocks) else leaf, after, is_leaf=_is_blocks)
+        return jax.tree.map(lambda leaf: leaf.live if is_blocks(leaf) else leaf, after, is_leaf=is_blocks)
 
     return lax.fori_loop(start, stop, one, moving)
-
-
-def _is_blocks(leaf: Any) -> bool:
-    return isinstance(leaf, Blocks)
 
 
 @dataclass
@@ -105,6 +105,15 @@ class Record:
     n_sources: int
     factors: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     largest: float = 0.0
+
+    @staticmethod
+    def of(path: tuple, leaf: jax.ShapeDtypeStruct) -> "Record":
+        """Before the first step; noise that is fresh at every step has no second time."""
+        name, rows, sources = path[-1].name, np.zeros(leaf.shape, leaf.dtype), has_sources(path)
+        if not rows.size or not (sources or (rows.ndim == 2 and rows.shape[0] == rows.shape[1])):
+            return Record(rows, None, 1)
+        kind = SymmetricPast if name in SYMMETRIC else CausalPast if sources or name in CAUSAL else None
+        return Record(rows, kind, 2 if sources else 1)
 
     def columns(self, low: int, high: int) -> np.ndarray:
         """Columns of every source, (n, source, column)."""
@@ -121,15 +130,9 @@ class Record:
         if self.kind is SymmetricPast:
             self.rows[:start, start:stop] = values[:, 0, :start].T
 
-    def factorize(self, low: int, m: int, rank: int) -> None:
-        """Factors of the block whose first row is ``low``."""
-        block = self.columns(0, low)[low : low + m].reshape(m, -1)
-        self.factors.append(factors(block, ROUNDINGS * np.finfo(block.dtype).eps * self.largest, rank))
-
-    def past(self, size: int, m: int, rank: int) -> CausalPast | SymmetricPast | None:
+    def past(self, size: int, m: int, rank: int) -> CausalPast | SymmetricPast:
         """Room for ``size`` blocks, with those that are complete."""
-        if self.kind is None:
-            return None
+        assert self.kind is not None
         s, dtype = self.n_sources, self.rows.dtype
         diagonal, left = np.zeros((size, m, s * m), dtype), np.zeros((size, m, rank), dtype)
         right = np.zeros((size, rank, s, size * m), dtype)
@@ -147,68 +150,27 @@ class Record:
         return jnp.array(np.pad(self.rows, [(0, more)] + [(0, 0)] * (self.rows.ndim - 1))[:n])
 
 
-@dataclass
-class Archive:
-    """Everything that is complete, in blocks of ``m`` rows."""
-
-    records: list[Record]
-    tree: Any
-    m: int
-
-    @staticmethod
-    def of(parameters: Parameters, shape: Shape, m: int) -> "Archive":
-        """Before the first step."""
-        whole = jax.eval_shape(lambda: empty(parameters, shape, shape.n_steps))
-        leaves, tree = jax.tree_util.tree_flatten_with_path(whole)
-        return Archive([_record(path, leaf) for path, leaf in leaves], tree, m)
-
-    @property
-    def state(self) -> State:
-        """All rows, dense."""
-        return self.tree.unflatten([record.rows for record in self.records])
-
-    @property
-    def bounded(self) -> bool:
-        """Whether products of two entries are still numbers."""
-        return all(record.largest < np.sqrt(np.finfo(record.rows.dtype).max) for record in self.records)
-
-    def keep(self, state: State, start: int, stop: int) -> None:
-        """Rows ``start`` to ``stop``, the first ones of ``state``'s matrices, and the factors of complete blocks."""
-        for record, leaf in zip(self.records, jax.tree.leaves(state), strict=True):
-            values = np.asarray(leaf)
-            record.keep(values[: stop - start] if record.kind else values[start:stop], start, stop)
-        if not self.bounded:
-            return
-        for low in range(start, stop - self.m + 1, self.m):
-            for record in self.records:
-                if record.kind:
-                    record.factorize(low, self.m, self._rank(record.kind))
-
-    def _rank(self, kind: type) -> int:
-        """Matrices of a kind share their rank: fewer compilations."""
-        return max(
-            (u.shape[1] for record in self.records if record.kind is kind for u, _ in record.factors), default=RANK
-        )
-
-    def pasts(self, size: int) -> tuple[CausalPast | SymmetricPast | None, ...]:
-        """What is complete, with room for ``size`` blocks."""
-        ranks = {kind: self._rank(kind) for kind in (CausalPast, SymmetricPast)}
-        return tuple(r.past(size, self.m, ranks[r.kind]) if r.kind else None for r in self.records)
-
-    def moving(self, n: int) -> State:
-        """What a segment writes to, ``n`` rows and columns at most."""
-        return self.tree.unflatten([record.moving(n, self.m) for record in self.records])
+def keep(records: list[Record], state: State, start: int, stop: int, m: int) -> None:
+    """Rows ``start`` to ``stop``, the first ones of ``state``'s matrices, and the factors of complete blocks of ``m`` rows."""
+    for record, leaf in zip(records, jax.tree.leaves(state), strict=True):
+        values = np.asarray(leaf)
+        record.keep(values[: stop - start] if record.kind else values[start:stop], start, stop)
+    if bounded(records):
+        for low in range(start, stop - m + 1, m):
+            for record in (r for r in records if r.kind):
+                block = record.columns(0, low)[low : low + m].reshape(m, -1)
+                tolerance = ROUNDINGS * np.finfo(block.dtype).eps * record.largest
+                record.factors.append(factors(block, tolerance, rank_of(records, record.kind)))
 
 
-def _record(path: tuple, leaf: jax.ShapeDtypeStruct) -> Record:
-    name, rows = path[-1].name, np.zeros(leaf.shape, leaf.dtype)
-    if not rows.size:
-        return Record(rows, None, 1)
-    if has_sources(path):
-        return Record(rows, CausalPast, 2)
-    kind = SymmetricPast if name in SYMMETRIC else CausalPast if name in CAUSAL else None
-    two_times = rows.ndim == 2 and rows.shape[0] == rows.shape[1]  # noise that is fresh at every step has one
-    return Record(rows, kind if two_times else None, 1)
+def bounded(records: list[Record]) -> bool:
+    """Whether products of two entries are still numbers."""
+    return all(record.largest < np.sqrt(np.finfo(record.rows.dtype).max) for record in records)
+
+
+def rank_of(records: list[Record], kind: type | None) -> int:
+    """Matrices of a kind share their rank: fewer compilations."""
+    return max((u.shape[1] for record in records if record.kind is kind for u, _ in record.factors), default=RANK)
 
 
 def factors(block: np.ndarray, tolerance: float, rank: int) -> tuple[np.ndarray, np.ndarray]:

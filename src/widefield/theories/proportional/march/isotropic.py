@@ -14,19 +14,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from widefield.theories.proportional.march import rows
 from widefield.theories.proportional.march.layers import correlate, weighted
-from widefield.theories.proportional.march.rows import (
-    Clock,
-    against,
-    beside,
-    block_now,
-    halves,
-    put,
-    put_symmetric,
-    times,
-)
-
-TEST, TRAIN, BIAS, WIDTH, DATA = range(5)
+from widefield.theories.proportional.march.rows import Clock, against, beside, halves, put, put_symmetric, times
 
 
 class Source(NamedTuple):
@@ -60,10 +50,10 @@ def empty_inputs(n: int, n_channels: int, reused: bool, dtype) -> Inputs:
     pair = lambda keep=True: jnp.zeros((n, 2 * n) if keep else (0, 0), dtype)  # noqa: E731
     mean = jnp.zeros((n, n_channels), dtype)
     train = square() if reused else jnp.zeros((n, n_channels), dtype)
+    losses = jnp.zeros((n, 5), dtype)
     return Inputs(
-        pair(), pair(reused), mean, mean, square(), square(reused), square(), square(), train, square(),
-        jnp.zeros((n, 5), dtype),
-    )  # fmt: skip
+        pair(), pair(reused), mean, mean, square(), square(reused), square(), square(), train, square(), losses
+    )
 
 
 def advance_reused(state: Inputs, K: Array, source: Source, now: Clock) -> tuple[Inputs, Array, Array]:
@@ -89,8 +79,7 @@ def advance_reused(state: Inputs, K: Array, source: Source, now: Clock) -> tuple
     state = state._replace(field=put(state.field, now, h), mean_field=put(state.mean_field, now, mean_h))
     C_h = correlate(h, state.field, state.initial, state.train, now, shares)
     C_h = C_h + mean_h @ source.overlap @ state.mean_field.T
-    losses = _losses(state, C_v, C_D, mean_v, *halves(pulled * v), source, now)
-    return _finish(state, C_h, losses, now), halves(h)[0], C_h
+    return _finish(state, C_h, C_v, C_D, mean_v, *halves(pulled * v), source, now), halves(h)[0], C_h
 
 
 def advance_fresh(state: Inputs, K: Array, source: Source, now: Clock) -> tuple[Inputs, Array, Array]:
@@ -104,7 +93,7 @@ def advance_fresh(state: Inputs, K: Array, source: Source, now: Clock) -> tuple[
     bias = mean_v @ source.overlap @ state.mean_error.T
     from_width, noise = times(v_r, state.initial, now), blocks(v_u, state.train)
     C_v = bias + against(beside(from_width, noise), state.error, now)
-    C_E = block_now(C_v, now) + source.label_noise * jnp.eye(now.n_channels, dtype=K.dtype)
+    C_E = rows.block_now(C_v, now) + source.label_noise * jnp.eye(now.n_channels, dtype=K.dtype)
     state = state._replace(
         test=put_symmetric(state.test, now, C_v + _noise(source, now)),
         train=put(state.train, now, source.batch * 0.5 * (C_E + C_E.T)),
@@ -112,8 +101,8 @@ def advance_fresh(state: Inputs, K: Array, source: Source, now: Clock) -> tuple[
     noise_h = blocks(v_u + now.unit, state.train)
     C_h = bias + against(beside(from_width, noise_h), state.error, now) + noise_h
     C_h = C_h * now.past[None]
-    losses = _losses(state, C_v, C_v + _noise(source, now), mean_v, from_width * v_r, noise * v_u, source, now)
-    return _finish(state, C_h, losses, now), v_r, C_h
+    C_D = C_v + _noise(source, now)
+    return _finish(state, C_h, C_v, C_D, mean_v, from_width * v_r, noise * v_u, source, now), v_r, C_h
 
 
 def blocks(row: Array, diagonal: Array) -> Array:
@@ -130,16 +119,13 @@ def _noise(source: Source, now: Clock) -> Array:
     return source.label_noise * tiled * now.past[None]
 
 
-def _losses(state: Inputs, C_v, C_D, mean_v, width, data, source: Source, now: Clock) -> Array:
-    columns = (
-        jnp.diagonal(block_now(C_v, now)) + source.label_noise,
-        jnp.diagonal(block_now(C_D, now)),
+def _finish(state: Inputs, C_h, C_v, C_D, mean_v, width, data, source: Source, now: Clock) -> Inputs:
+    losses = (
+        jnp.diagonal(rows.block_now(C_v, now)) + source.label_noise,
+        jnp.diagonal(rows.block_now(C_D, now)),
         jnp.diagonal(mean_v @ source.overlap @ mean_v.T),
         width.sum(axis=1),
         data.sum(axis=1),
     )
-    return put(state.losses, now, jnp.stack(columns, axis=1))
-
-
-def _finish(state: Inputs, C_h: Array, losses: Array, now: Clock) -> Inputs:
-    return state._replace(feature=put_symmetric(state.feature, now, C_h), losses=losses)
+    feature = put_symmetric(state.feature, now, C_h)
+    return state._replace(feature=feature, losses=put(state.losses, now, jnp.stack(losses, axis=1)))

@@ -26,23 +26,6 @@ class Pair(NamedTuple):
     backward: Array
 
 
-def empty_pair(n: int, dtype) -> Pair:
-    """A pair before the first step."""
-    return Pair(jnp.zeros((n, 2 * n), dtype), jnp.zeros((n, 2 * n), dtype))
-
-
-def respond_backward(pair: Pair, B: Array, now: Clock) -> tuple[Pair, Array]:
-    """The row :math:`Q_t = (0, e_t) + B_t P`."""
-    row = rows.times(B, pair.forward, now) + rows.beside(jnp.zeros_like(now.unit), now.unit)
-    return pair._replace(backward=rows.put(pair.backward, now, row)), row
-
-
-def respond_forward(pair: Pair, A: Array, now: Clock) -> tuple[Pair, Array]:
-    """The row :math:`P_t = (e_t, 0) + A_t Q`."""
-    row = rows.times(A, pair.backward, now) + rows.beside(now.unit, jnp.zeros_like(now.unit))
-    return pair._replace(forward=rows.put(pair.forward, now, row)), row
-
-
 def correlate(row: Array, solution: Matrix, C_u: Matrix, C_r: Matrix | None, now: Clock, scales=(1.0, 1.0)) -> Array:
     r"""The row of :math:`P\,\mathrm{diag}(s_uC_u, s_rC_r)P^T` with ``scales`` :math:`s_u, s_r`."""
     return rows.against(weighted(row, C_u, C_r, now, scales), solution, now)
@@ -70,39 +53,43 @@ class Hidden(NamedTuple):
 
 def empty_hidden(n: int, dtype) -> Hidden:
     """A layer before the first step."""
-    return Hidden(empty_pair(n, dtype), jnp.zeros((n, n), dtype), jnp.zeros((n, n), dtype))
+    pair, square = jnp.zeros((n, 2 * n), dtype), jnp.zeros((n, n), dtype)
+    return Hidden(Pair(pair, pair), square, square)
 
 
 def backward(
     layers: tuple[Hidden, ...], C_first: Matrix, B: Array, weights: Array, richness: Array, widths: Array, now: Clock
 ) -> tuple[tuple[Hidden, ...], Array, Array]:
-    r"""Rows of all :math:`g`, the last layer first; ``C_first`` is :math:`C_h^0`, ``weights`` are the rates at earlier steps.
+    r"""Rows :math:`Q_t = (0, e_t) + B_t P`, the last layer first; ``C_first`` is :math:`C_h^0`, ``weights`` the earlier rates.
 
     Returns the layers and, of the first one, :math:`R_{gu} + \eta C_g^<` and the row of :math:`C_d`.
     """
     done: list[Hidden] = []
     row = B
     for l in reversed(range(len(layers))):
+        pair, feature, gradient = layers[l]
         ratio = widths[l + 1] / widths[l] if done else 1.0
-        pair, q = respond_backward(layers[l].pair, ratio * B, now)
+        q = rows.times(ratio * B, pair.forward, now) + rows.beside(jnp.zeros_like(now.unit), now.unit)
+        pair = pair._replace(backward=rows.put(pair.backward, now, q))
         C_u = layers[l - 1].feature if l else C_first
         row = correlate(q, pair.backward, C_u, done[0].gradient if done else None, now, (1.0, ratio))
-        done.insert(0, Hidden(pair, layers[l].feature, rows.put_symmetric(layers[l].gradient, now, row)))
-        B = rows.halves(q)[0] + weights[None] * rows.gradient_row(done[0].gradient, row, richness, now)
+        done.insert(0, Hidden(pair, feature, rows.put_symmetric(gradient, now, row)))
+        B = rows.halves(q)[0] + weights[None] * rows.congruent_row(done[0].gradient, row, 1.0, richness, now)
     return tuple(done), B, row
 
 
 def forward(
     layers: tuple[Hidden, ...], C_first: Matrix, A: Array, weights: Array, richness: Array, widths: Array, now: Clock
 ) -> tuple[Hidden, ...]:
-    """Rows of all :math:`h`, the first layer first."""
+    """Rows :math:`P_t = (e_t, 0) + A_t Q`, the first layer first."""
     done: list[Hidden] = []
-    for l, layer in enumerate(layers):
-        last = l == len(layers) - 1
-        pair, p = respond_forward(layer.pair, A, now)
+    for l, (pair, feature, gradient) in enumerate(layers):
+        p = rows.times(A, pair.backward, now) + rows.beside(now.unit, jnp.zeros_like(now.unit))
+        pair = pair._replace(forward=rows.put(pair.forward, now, p))
         C_u = done[-1].feature if done else C_first
+        last = l == len(layers) - 1
         C_r, ratio = (None, 1.0) if last else (layers[l + 1].gradient, widths[l + 1] / widths[l])
         row = correlate(p, pair.forward, C_u, C_r, now, (1.0, ratio))
-        done.append(Hidden(pair, rows.put_symmetric(layer.feature, now, row), layer.gradient))
-        A = rows.halves(p)[1] + richness * rows.times_gradient(weights[None] * row, richness, now)
+        done.append(Hidden(pair, rows.put_symmetric(feature, now, row), gradient))
+        A = rows.halves(p)[1] + richness * rows.times_constant(weights[None] * row, 1.0, richness, now)
     return tuple(done)

@@ -17,19 +17,12 @@ Notation: :math:`b` is the branch; :math:`A^{l+1} = R_{hr}^l + \eta\gamma_0 b\,C
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from widefield.theories.proportional.march.layers import Pair, correlate, empty_pair
-from widefield.theories.proportional.march.rows import (
-    Clock,
-    beside,
-    gradient_row,
-    halves,
-    symmetric_row,
-    times_gradient,
-)
+from widefield.theories.proportional.march import rows
+from widefield.theories.proportional.march.layers import Pair, correlate
+from widefield.theories.proportional.march.rows import Clock, halves
 
 
 class Stack(NamedTuple):
@@ -46,9 +39,9 @@ class Stack(NamedTuple):
 
 def empty_stack(depth: int, n: int, dtype) -> Stack:
     """Layers before the first step."""
-    many = lambda count, tree: jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), dtype), tree)  # noqa: E731
-    pair, square = empty_pair(n, dtype), jnp.zeros((n, n), dtype)
-    return Stack(many(depth, pair), many(depth - 1, pair), many(depth - 1, pair), *(many(depth, square),) * 4)
+    zeros = lambda count, columns: jnp.zeros((count, n, columns), dtype)  # noqa: E731
+    own, link = (Pair(zeros(count, 2 * n), zeros(count, 2 * n)) for count in (depth, depth - 1))
+    return Stack(own, link, link, *(zeros(depth, n),) * 4)
 
 
 def backward(stack: Stack, B_last: Array, weights: Array, richness: Array, branch: Array, now: Clock):
@@ -64,7 +57,11 @@ def backward(stack: Stack, B_last: Array, weights: Array, richness: Array, branc
         pair, q = _respond_backward(stack.pair, Omega, layer, now)
         row = correlate(q, pair.backward[layer], stack.driven[layer], stack.returned[layer], now)
         stack = stack._replace(pair=pair, gradient=_symmetric(stack.gradient, layer, row, now))
-        return stack, halves(q)[0] + weights[None] * gradient_row(stack.gradient[layer], row, richness, now), row
+        return (
+            stack,
+            halves(q)[0] + weights[None] * rows.congruent_row(stack.gradient[layer], row, 1.0, richness, now),
+            row,
+        )
 
     def one_link(index: Array, carry):
         stack, Omega, kick, row = carry
@@ -80,9 +77,8 @@ def backward(stack: Stack, B_last: Array, weights: Array, richness: Array, branc
         return stack, Omega, kick, row
 
     stack, kick, row = one_layer(stack, B_last, depth - 1)
-    if depth == 1:
-        return stack, kick, row
-    stack, _, kick, row = lax.fori_loop(0, depth - 1, one_link, (stack, B_last, kick, row))
+    if depth > 1:
+        stack, _, kick, row = lax.fori_loop(0, depth - 1, one_link, (stack, B_last, kick, row))
     return stack, kick, row
 
 
@@ -93,7 +89,7 @@ def forward(stack: Stack, A_first: Array, C_first: Array, weights: Array, richne
         pair, p = _respond_forward(stack.pair, Gamma, layer, now)
         row = correlate(p, pair.forward[layer], stack.driven[layer], stack.returned[layer], now)
         stack = stack._replace(pair=pair, feature=_symmetric(stack.feature, layer, row, now))
-        return stack, halves(p)[1] + richness * times_gradient(weights[None] * row, richness, now), row
+        return stack, halves(p)[1] + richness * rows.times_constant(weights[None] * row, 1.0, richness, now), row
 
     def one_link(layer: Array, carry):
         stack, Gamma, kick, row = carry
@@ -109,28 +105,25 @@ def forward(stack: Stack, A_first: Array, C_first: Array, weights: Array, richne
 
     stack = stack._replace(driven=_symmetric(stack.driven, 0, C_first, now))
     stack, kick, row = one_layer(stack, A_first, 0)
-    if len(stack.feature) == 1:
-        return stack
-    return lax.fori_loop(0, len(stack.feature) - 1, one_link, (stack, A_first, kick, row))[0]
+    links = len(stack.feature) - 1
+    return lax.fori_loop(0, links, one_link, (stack, A_first, kick, row))[0] if links else stack
 
 
 def _respond_backward(pairs: Pair, B: Array, layer, now: Clock) -> tuple[Pair, Array]:
-    row = B @ pairs.forward[layer] + beside(jnp.zeros_like(now.unit), now.unit)
+    row = B @ pairs.forward[layer] + rows.beside(jnp.zeros_like(now.unit), now.unit)
     return pairs._replace(backward=_put(pairs.backward, layer, now, row)), row
 
 
 def _respond_forward(pairs: Pair, A: Array, layer, now: Clock) -> tuple[Pair, Array]:
-    row = A @ pairs.backward[layer] + beside(now.unit, jnp.zeros_like(now.unit))
+    row = A @ pairs.backward[layer] + rows.beside(now.unit, jnp.zeros_like(now.unit))
     return pairs._replace(forward=_put(pairs.forward, layer, now, row)), row
 
 
 def _put(stack: Array, layer, now: Clock, row: Array) -> Array:
     """Rows alone are written: setting a whole layer would copy the stack."""
-    start = (layer, now.step * now.n_channels) + (0,) * (stack.ndim - 2)
-    return lax.dynamic_update_slice(stack, row[None], start)
+    return lax.dynamic_update_slice(stack, row[None], (layer, now.row, 0))
 
 
 def _symmetric(stack: Array, layer, row: Array, now: Clock) -> Array:
-    row = symmetric_row(row, now)
-    stack = lax.dynamic_update_slice(stack, row.T[None], (layer, 0, now.step * now.n_channels))
-    return _put(stack, layer, now, row)
+    row = rows.symmetric_row(row, now)
+    return _put(lax.dynamic_update_slice(stack, row.T[None], (layer, 0, now.row)), layer, now, row)
