@@ -19,8 +19,6 @@ from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.posterior.problem import Problem, by_state
 
-ALONG = ("labels", "temperature")
-INTEGRATIONS = ("auto", "quadrature", "importance", "annealed")
 COHERENT = 1e-6  # adjacent-state correlation from which a branch is called coherent
 Advance = Callable[[int], object]
 
@@ -39,8 +37,8 @@ class Options:
 
     def __post_init__(self) -> None:
         checks.integer("max_steps", self.max_steps, 1)
-        checks.choice("along", self.along, ALONG)
-        checks.choice("integration", self.integration, INTEGRATIONS)
+        checks.choice("along", self.along, ("labels", "temperature"))
+        checks.choice("integration", self.integration, ("auto", "quadrature", "importance", "annealed"))
         checks.integer("seed", self.seed, 0)
         if self.paths is not None:
             checks.integer("paths", self.paths, 1024)
@@ -78,7 +76,7 @@ S = TypeVar("S", bound=StationaryState)
 class Judged(NamedTuple):
     """A state put back into its equations: its conjugate field, the parts of its free energy, and what they are worth.
 
-    ``unstable`` is how negative a stability still counts as zero.
+    ``unstable`` is how negative a stability still counts as zero; standard errors are None where nothing is drawn.
     """
 
     conjugate: np.ndarray
@@ -127,12 +125,14 @@ class Branches(ABC, Generic[S]):
     """The stationary states of one problem, and its two branches as functions of a factor on the labels or temperature.
 
     ``rtol`` is what states are solved to, ``crossing_rtol`` what factors are found to, ``reach`` how far factors are
-    searched, ``temperature_span`` how far temperatures are for a tricritical point, and in how many steps, ``quartic_rtol``
-    to what; ``seconds`` is how long one search takes at most. States of ``sampled`` branches come from the same draws at
-    every factor, so that a branch is a smooth function of it.
+    searched, ``temperature_span`` how far temperatures are for a tricritical point, and in how many steps, ``quartic_share``
+    of ``rtol`` what these are found to; ``seconds`` is how long one search takes at most. States of ``sampled`` branches
+    come from the same draws at every factor, so that a branch is a smooth function of it. ``symmetric``: W → −W is a
+    symmetry that a coherent state breaks.
     """
 
     temperature_span: ClassVar[tuple[float, int]]
+    quartic_share: ClassVar[float]
     problem: Problem
     along: str
     rtol: float
@@ -141,16 +141,7 @@ class Branches(ABC, Generic[S]):
     sampled: bool
     seconds: float
     n_searches: int
-
-    @property
-    @abstractmethod
-    def quartic_rtol(self) -> float:
-        """To what the temperature of a tricritical point is sought."""
-
-    @property
-    @abstractmethod
-    def symmetric(self) -> bool:
-        """Whether W → −W is a symmetry that a coherent state breaks."""
+    symmetric: bool
 
     @abstractmethod
     def stationary_states(self, advance: Advance) -> list[S]:
@@ -184,10 +175,6 @@ class Branches(ABC, Generic[S]):
     def on_coherent_branch(self, state: S) -> bool:
         """Whether a candidate is a coherent minimum that its branch can be followed from."""
 
-    def coherent(self, factor: float, start: S) -> S | None:
-        """The coherent state that is reached from ``start``, None where there is none."""
-        return next(filter(self.on_coherent_branch, self.coherent_candidates(factor, start)), None)
-
     @abstractmethod
     def growth_law(self, critical: float, state: S) -> GrowthLaw[S]:
         """Order, exponent and the other points of the transition whose instability has this incoherent ``state``."""
@@ -201,12 +188,12 @@ class Branches(ABC, Generic[S]):
         """The same problem at another temperature."""
 
     @abstractmethod
-    def replicas(self, critical: float, state: S) -> np.ndarray:
-        """The instability from independent sets of draws; those of deterministic branches are all the same one."""
-
-    @abstractmethod
     def landscape(self, pair: tuple[int, int], values: np.ndarray, advance: Advance) -> list[LandscapePoint | None]:
         """The best state at each value of the correlation of a pair of states, None where a path ended before."""
+
+    def replicas(self, critical: float, state: S) -> np.ndarray:
+        """The instability from independent sets of draws; those of deterministic branches are all the same one."""
+        return np.array([critical])
 
     def stability(self, factor: float, start: S | None) -> tuple[float, S]:
         """Of the incoherent state, NaN where it was not reached; what `solvers.continuation` evaluates."""
@@ -241,15 +228,14 @@ def adjacent_trace(problem: Problem, kernel: np.ndarray) -> float:
     return float(sum(np.trace(blocks[a, :, a + 1]) for a in range(problem.depth - 1)))
 
 
-def symmetric_root(A: np.ndarray) -> np.ndarray:
-    """The symmetric root of a positive semi-definite matrix."""
-    values, vectors = np.linalg.eigh(A)
-    return (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
-
-
 def correlated(problem: Problem, matrix: np.ndarray, rho: float, growth: float = 1.0) -> np.ndarray:
     r""":math:`s^{(a+b)/2+1}R_a\,\rho^{|a-b|}R_b` with :math:`R_a` the roots of a matrix's equal-state blocks, :math:`s` the growth."""
     blocks, states = by_state(problem, matrix), np.arange(problem.depth)
-    roots = np.stack([symmetric_root(blocks[a, :, a]) * growth ** ((a + 1) / 2) for a in states])
+
+    def root(A: np.ndarray) -> np.ndarray:
+        values, vectors = np.linalg.eigh(A)
+        return (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+
+    roots = np.stack([root(blocks[a, :, a]) * growth ** ((a + 1) / 2) for a in states])
     lags = np.where(states[:, None] == states, 1.0, rho ** np.abs(states[:, None] - states))
     return np.einsum("apq,brq,ab->apbr", roots, roots, lags).reshape(matrix.shape)

@@ -53,7 +53,13 @@ def problem_of(network: Any, task: Any, temperature: float) -> Problem:
     kappa = checks.nonnegative("temperature", temperature)
     if kappa == 0:
         raise ValueError("`temperature` must be positive, got 0: the posterior needs noise on the labels.")
-    _check_memory(network.depth * task.n_samples)
+    n_nodes = network.depth * task.n_samples
+    need = 8 * 30 * n_nodes**2  # a search holds some thirty kernels
+    if need > memory_budget():
+        raise MemoryError(
+            f"The kernels of {n_nodes} nodes (depth × samples) need {describe_bytes(need)} to be found, but only "
+            f"{describe_bytes(memory_budget())} may be used. Use fewer samples or a smaller depth."
+        )
     x = task.sequences(network.depth)
     states = task.supervised_states(network.depth)
     labels = np.moveaxis(task.labels(), 1, 0)  # (supervised state, sample, output)
@@ -66,16 +72,6 @@ def problem_of(network: Any, task: Any, temperature: float) -> Problem:
         supervised=supervised,
         labels=labels.reshape(len(supervised), -1),
     )
-
-
-def _check_memory(n_nodes: int) -> None:
-    """Refuse kernels that do not fit, before any is made; a search holds some thirty of them."""
-    need = 8 * 30 * n_nodes**2
-    if need > memory_budget():
-        raise MemoryError(
-            f"The kernels of {n_nodes} nodes (depth × samples) need {describe_bytes(need)} to be found, but only "
-            f"{describe_bytes(memory_budget())} may be used. Use fewer samples or a smaller depth."
-        )
 
 
 def scaled(problem: Problem, along: str, factor: Array) -> Problem:
@@ -178,8 +174,8 @@ def correlation(matrix: Array, forms: tuple[Array, ...]) -> tuple[Array, Array]:
 
 def by_state(problem: Problem, matrix: Array) -> Array:
     """A (node, node_) matrix as (state, sample, state_, sample_)."""
-    shape = problem.depth, matrix.shape[0] // problem.depth, problem.depth, matrix.shape[1] // problem.depth
-    return matrix.reshape(shape)
+    depth, (rows, columns) = problem.depth, matrix.shape
+    return matrix.reshape(depth, rows // depth, depth, columns // depth)
 
 
 def by_pairs(problem: Problem, matrix: np.ndarray) -> np.ndarray:

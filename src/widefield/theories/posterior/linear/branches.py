@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from widefield.answer.certificate import Check, Status
 from widefield.question.network import Network
 from widefield.question.task import Task
-from widefield.solvers import continuation
+from widefield.solvers import continuation, definite
 from widefield.theories.posterior.branches import (
     Advance,
     Branches,
@@ -18,19 +20,18 @@ from widefield.theories.posterior.branches import (
     Judged,
     LandscapePoint,
     Options,
+    adjacent_correlation,
 )  # fmt: skip
 from widefield.theories.posterior.linear import free_energy as linear
 from widefield.theories.posterior.linear import stationary
-from widefield.theories.posterior.linear.landau import landau
 from widefield.theories.posterior.linear.landscape import landscape_points
 from widefield.theories.posterior.linear.saddle_residual import linear_saddle
 from widefield.theories.posterior.linear.stationary import LinearState
-from widefield.theories.posterior.linear.test_inputs import kernel_with_test_inputs
-from widefield.theories.posterior.problem import Problem, energy, scaled
+from widefield.theories.posterior.problem import Problem, energy, input_kernels_of_test, scaled, shifted
 
 # of each question: the default, and the smallest that can be met
-RTOLS = {name: (1e-10, 1e-12) for name in ("transition", "tricritical")} | {
-    "posterior": (1e-10, 1e-13), "landscape": (1e-8, 1e-11),
+RTOLS = {
+    "transition": (1e-10, 1e-12), "tricritical": (1e-10, 1e-12), "posterior": (1e-10, 1e-13), "landscape": (1e-8, 1e-11),
 }  # fmt: skip
 STEP = 1e-3  # relative distance over which the softest eigenvalue is differentiated
 SHARE = {"posterior": 0.1}  # of rtol, to which gradients are driven; for transitions 0.01
@@ -43,6 +44,7 @@ class LinearBranches(Branches[LinearState]):
     """Minimization over positive definite kernels, by descent from known points."""
 
     temperature_span: ClassVar[tuple[float, int]] = 1e6, 41
+    quartic_share: ClassVar[float] = 1.0
 
     problem: Problem
     layout: linear.Layout  # coordinates, which belong to the random network and so to every factor
@@ -50,6 +52,8 @@ class LinearBranches(Branches[LinearState]):
     rtol: float
     tolerance: float
     max_steps: int
+    symmetric: bool
+    seconds: float
     sampled: bool = False
     reach: float = 1e4
     crossing_rtol: float = 1e-13
@@ -57,26 +61,15 @@ class LinearBranches(Branches[LinearState]):
 
     @classmethod
     def make(cls, problem: Problem, options: Options) -> "LinearBranches":
-        rtol = options.relative_tolerance(RTOLS)
+        rtol, layout = options.relative_tolerance(RTOLS), linear.layout_of(problem)
         tolerance = SHARE.get(options.question, 0.01) * rtol
-        return cls(problem, linear.layout_of(problem), options.along, rtol, tolerance, options.max_steps)
-
-    @property
-    def seconds(self) -> float:  # type: ignore[override]
-        return 2e-6 * len(self.problem.input_kernel) ** 3
-
-    @property
-    def quartic_rtol(self) -> float:
-        return self.rtol
-
-    @property
-    def symmetric(self) -> bool:
-        return isinstance(self.layout, linear.Joint) and stationary.is_symmetric(self.problem)
+        symmetric = isinstance(layout, linear.Joint) and stationary.is_symmetric(problem)
+        seconds = 2e-6 * len(problem.input_kernel) ** 3
+        return cls(problem, layout, options.along, rtol, tolerance, options.max_steps, symmetric, seconds)
 
     def stationary_states(self, advance: Advance) -> list[LinearState]:
-        return stationary.stationary_points(
-            self.layout, tolerance=self.tolerance, max_steps=self.max_steps, advance=advance
-        )
+        limits = {"tolerance": self.tolerance, "max_steps": self.max_steps}
+        return stationary.stationary_points(self.layout, **limits, advance=advance)
 
     def converged(self, state: LinearState) -> bool:
         return stationary.is_converged(state, self.tolerance)
@@ -96,7 +89,17 @@ class LinearBranches(Branches[LinearState]):
         return Judged(conjugate, cost, state.free_energy - cost, judged, failure, {}, -stationary.UNSTABLE)
 
     def test_features(self, state: LinearState, network: Network, task: Task) -> ConditionalFeatures:
-        return ConditionalFeatures(kernel_with_test_inputs(state, network, task))
+        r""":math:`H_{*,\rm tr} = K_{*,\rm tr}K_{\rm tr}^{-1}H_{\rm tr}`, Eq. (posterior.10): the random network's law given
+        the training neurons, forward in the states because K of a state needs H of the one before."""
+        inputs, _ = input_kernels_of_test(network, task)
+        J = state.layout.inverse  # so that K is inverted on the range of the random network's kernel
+        K = J @ np.asarray(state.layout.covariance(linear.kernel(state.layout, state.point))) @ J.swapaxes(-1, -2)
+        inverse = stationary.expand(state.layout, J.swapaxes(-1, -2) @ np.linalg.inv(K) @ J)
+        H = np.zeros_like(inputs)
+        for _ in range(network.depth):  # each pass makes one state more final
+            K = inputs + np.asarray(shifted(self.problem, H))
+            H = K @ inverse @ state.hidden
+        return ConditionalFeatures(H)
 
     def reached(self, state: LinearState) -> bool:
         return bool(state.residual <= self.rtol and np.isfinite(state.stability))
@@ -117,6 +120,10 @@ class LinearBranches(Branches[LinearState]):
     def on_coherent_branch(self, state: LinearState) -> bool:
         return state.residual <= self.tolerance and state.branch == "coherent"
 
+    def coherent(self, factor: float, start: LinearState) -> LinearState | None:
+        """The coherent state that is reached from ``start``, None where there is none."""
+        return next(filter(self.on_coherent_branch, self.coherent_candidates(factor, start)), None)
+
     def _descend(self, factor: float, start: np.ndarray, *, even: bool) -> LinearState:
         layout = self.at(factor)
         minimum = stationary.minimum_below(layout, start, even=even, tolerance=self.tolerance, max_steps=self.max_steps)
@@ -127,19 +134,16 @@ class LinearBranches(Branches[LinearState]):
         return replace(self, problem=problem, layout=self.layout._replace(problem=problem))
 
     def quartic(self, critical: float, state: LinearState) -> tuple[float, float]:
-        return landau(state).quartic, 0.0
-
-    def replicas(self, critical: float, state: LinearState) -> np.ndarray:
-        return np.array([critical])
+        return landau(state)[0], 0.0
 
     def growth_law(self, critical: float, state: LinearState) -> GrowthLaw[LinearState]:
         """From Landau's expansion at the instability; the coherent branch of a first-order one is followed to its end."""
-        expansion = landau(state)
-        if expansion.quartic <= 0:
+        quartic, correlation = landau(state)
+        if quartic <= 0:
             return self._coexistence(critical, state)
         near = [self.incoherent(critical * (1 + s * STEP) ** (1 / self.power), state).stability for s in (-2, -1, 1, 2)]
         slope = (near[0] - 8 * near[1] + 8 * near[2] - near[3]) / (12 * STEP)
-        prefactor = expansion.correlation * np.sqrt(abs(slope) / (4 * expansion.quartic))
+        prefactor = correlation * np.sqrt(abs(slope) / (4 * quartic))
         return GrowthLaw("second", 0.5, float(prefactor))
 
     def _coexistence(self, critical: float, state: LinearState) -> GrowthLaw[LinearState]:
@@ -163,10 +167,44 @@ class LinearBranches(Branches[LinearState]):
             merged = self.side * min(self.side * end[0], self.side * critical)
             return GrowthLaw("first", spinodal=merged, equal_free_energy=merged)
         equal = continuation.crossing(excess, first, continuation.Sample(beyond, *excess(beyond, start)))
-        lost = (
-            () if equal is not None else ("the free energies of the two branches were not followed to their crossing",)
-        )
-        return GrowthLaw("first", spinodal=end[0], equal_free_energy=None if equal is None else equal.value, lost=lost)
+        if equal is None:
+            lost = ("the free energies of the two branches were not followed to their crossing",)
+            return GrowthLaw("first", spinodal=end[0], lost=lost)
+        return GrowthLaw("first", spinodal=end[0], equal_free_energy=equal.value)
 
     def landscape(self, pair: tuple[int, int], values: np.ndarray, advance: Advance) -> list[LandscapePoint | None]:
         return landscape_points(self.problem, pair, values, self.rtol, self.max_steps, advance)
+
+
+def landau(state: LinearState) -> tuple[float, float]:
+    r"""Landau's quartic coefficient b at an incoherent point, and the adjacent correlation per unit of the amplitude.
+
+    .. math::  F = F_0 + \tfrac12\lambda a^2 + b\,a^4, \qquad
+               b = \tfrac1{24}F''''[e,e,e,e] - \tfrac12\langle c, H^{-1}c\rangle, \qquad c = \tfrac12F'''[e,e,\cdot]
+
+    Eq. (posterior.14) along the softest direction :math:`e`, even modes eliminated. Method: derivatives by JAX; H⁻¹c by
+    conjugate gradients among the even lags, where H is positive.
+    """
+    assert isinstance(state.layout, linear.Joint)
+    _, direction = definite.smallest_eigenvalue(linear.free_energy, state.point, (state.layout,), rtol=1e-12)
+    quartic = float(_quartic(jnp.asarray(state.point), linear.mirrored(state.layout), jnp.asarray(direction)))
+    L = np.linalg.cholesky(state.point)
+    moved = linear.kernel(state.layout, L @ direction @ np.swapaxes(L, -1, -2))
+    scale = np.diag(np.diagonal(state.hidden))
+    return quartic, adjacent_correlation(state.problem, np.asarray(moved)[0], scale)
+
+
+@jax.jit
+def _quartic(S: jax.Array, layout: linear.Joint, e: jax.Array) -> jax.Array:
+    value = lambda E: linear.free_energy(definite.displaced(S, E), layout)[0]  # noqa: E731
+    along = lambda a: value(a * e)  # noqa: E731
+    fourth = along
+    for _ in range(4):
+        fourth = jax.grad(fourth)
+    gradient = lambda a: jax.grad(value)(a * e)  # noqa: E731
+    second = jax.jacfwd(jax.jacfwd(gradient))(0.0)
+    even = lambda E: linear.unbroken(0.5 * (E + jnp.swapaxes(E, -1, -2)), layout)  # noqa: E731
+    c = even(0.5 * second)
+    product = lambda E: even(jax.jvp(jax.grad(value), (jnp.zeros_like(S),), (E,))[1])  # noqa: E731
+    response, _ = jax.scipy.sparse.linalg.cg(product, c, tol=1e-13, maxiter=1000)
+    return fourth(0.0) / 24 - 0.5 * jnp.sum(c * response)

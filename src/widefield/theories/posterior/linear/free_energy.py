@@ -134,19 +134,17 @@ def unbroken(E: Stack, layout: Layout) -> Stack:
 
 def layout_of(problem: Problem) -> Layout:
     """Coordinates for a problem; one block per state where nothing joins the states."""
-    H0 = random_kernel(problem)
-    labels = all_labels(problem)
+    H0, labels = random_kernel(problem), all_labels(problem)
     if (
-        _is_separate(problem, problem.input_kernel)
+        not is_tied(problem)
+        and _is_separate(problem, problem.input_kernel)
         and _is_separate(problem, labels @ labels.T)
-        and not is_tied(problem)
     ):
-        each = range(problem.depth)
-        blocks = np.stack([by_state(problem, H0)[a, :, a] for a in each])
-        root, inverse = roots(blocks)
+        own = lambda matrix: np.stack([by_state(problem, matrix)[a, :, a] for a in range(problem.depth)])  # noqa: E731
+        root, inverse = roots(own(H0))
         if root is not None:
-            inputs = np.stack([by_state(problem, problem.input_kernel)[a, :, a] for a in each])
-            return Separate(problem, inputs, labels.reshape(problem.depth, problem.n_samples, -1), root, inverse)
+            each = labels.reshape(problem.depth, problem.n_samples, -1)
+            return Separate(problem, own(problem.input_kernel), each, root, inverse)
     root, inverse = roots(H0[None])
     return Joint(problem, root, inverse, np.eye(root.shape[-1])[None])
 
@@ -161,15 +159,15 @@ def joined_states(problem: Problem) -> np.ndarray:
 
     Where neither does, :math:`h^a \to -h^a` is a symmetry of every untied state by itself: its blocks are exactly zero.
     """
-    if not (not is_tied(problem) and _is_separate(problem, problem.input_kernel)):
+    if is_tied(problem) or not _is_separate(problem, problem.input_kernel):
         return np.ones((problem.depth, problem.depth), bool)
     labels = all_labels(problem)
     return np.eye(problem.depth, dtype=bool) | np.any(by_state(problem, labels @ labels.T) != 0, axis=(1, 3))
 
 
 def _is_separate(problem: Problem, matrix: np.ndarray) -> bool:
-    blocks = by_state(problem, matrix)
-    return all(not np.any(blocks[a, :, b]) for a in range(problem.depth) for b in range(problem.depth) if a != b)
+    joined = np.any(by_state(problem, matrix) != 0, axis=(1, 3))
+    return not np.any(joined & ~np.eye(problem.depth, dtype=bool))
 
 
 def roots(blocks: np.ndarray) -> tuple:

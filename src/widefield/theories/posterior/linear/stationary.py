@@ -4,6 +4,7 @@ The incoherent point is the minimum among the kernels without odd lags; its stab
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 import numpy as np
@@ -74,44 +75,45 @@ def stationary_points(
     """
     problem, joint = layout.problem, isinstance(layout, linear.Joint)
     symmetric = joint and is_symmetric(problem)
-    search = _Search(layout, tolerance, max_steps)
+    descend = partial(_descend, layout, tolerance, max_steps)
     states: tuple[LinearState, ...] = ()
     for start in (_start(layout, 0.0, 1.0), _start(layout, 0.0, _growth(problem))):
-        new = search.descend(start, states, even=symmetric)
+        new = descend(start, states, even=symmetric)
         states += new
         for point in new:
             if symmetric and point.stability < UNSTABLE:
-                states += search.descend(point.displaced(0.3), states, even=False)
+                states += descend(point.displaced(0.3), states, even=False)
         advance(2)
     if joint and problem.depth > 1:
         for rho, growth in ((0.5, 1.0), (0.9, _growth(problem))):
-            states += search.descend(_start(layout, rho, growth), states, even=False)
+            states += descend(_start(layout, rho, growth), states, even=False)
             advance(1)
     return _distinct([_gauge_fixed(point) for point in states] if symmetric else list(states), tolerance)
 
 
-@dataclass(frozen=True)
-class _Search:
-    """Descents in one layout."""
-
-    layout: linear.Layout
-    tolerance: float
-    max_steps: int
-
-    def descend(self, start: np.ndarray, known: tuple[LinearState, ...], *, even: bool) -> tuple[LinearState, ...]:
-        """The stationary point below ``start``; nothing where it is the point of one that is ``known``."""
-        minima = [state for state in known if state.residual <= self.tolerance and state.stability > 0]
-        used = 0
-        if minima:
-            target = max(NEAR * min(state.stability for state in minima) ** 2, self.tolerance)
-            near = minimum_below(self.layout, start, even=even, tolerance=target, max_steps=self.max_steps)
-            start, used = np.asarray(near.point), int(near.steps)
-            if any(_same_basin(start, state) for state in minima):
-                return ()
-        left = max(1, self.max_steps - used)
-        minimum = minimum_below(self.layout, start, even=even, tolerance=self.tolerance, max_steps=left)
-        twins = [state for state in known if _same_point(np.asarray(minimum.point), state)]
-        return () if twins else (state_at(self.layout, minimum._replace(steps=minimum.steps + used)),)
+def _descend(
+    layout: linear.Layout,
+    tolerance: float,
+    max_steps: int,
+    start: np.ndarray,
+    known: tuple[LinearState, ...],
+    *,
+    even: bool,
+) -> tuple[LinearState, ...]:
+    """The stationary point below ``start``; nothing where it is the point of one that is ``known``."""
+    minima = [state for state in known if state.residual <= tolerance and state.stability > 0]
+    used = 0
+    if minima:
+        target = max(NEAR * min(state.stability for state in minima) ** 2, tolerance)
+        near = minimum_below(layout, start, even=even, tolerance=target, max_steps=max_steps)
+        start, used = np.asarray(near.point), int(near.steps)
+        if any(_distance(start, state) <= BASIN * min(state.stability, 1.0) for state in minima):
+            return ()
+    left = max(1, max_steps - used)
+    minimum = minimum_below(layout, start, even=even, tolerance=tolerance, max_steps=left)
+    if any(state.residual < CONVERGED and _distance(np.asarray(minimum.point), state) <= 1e-9 for state in known):
+        return ()
+    return (state_at(layout, minimum._replace(steps=minimum.steps + used)),)
 
 
 def minimum_below(
@@ -154,15 +156,6 @@ def _distance(point: np.ndarray, state: LinearState) -> float:
     inverse = np.linalg.inv(np.linalg.cholesky(state.point))
     off = inverse @ point @ np.swapaxes(inverse, -1, -2) - np.eye(point.shape[-1])
     return float(np.linalg.norm(off))
-
-
-def _same_basin(point: np.ndarray, state: LinearState) -> bool:
-    return _distance(point, state) <= BASIN * min(state.stability, 1.0)
-
-
-def _same_point(point: np.ndarray, state: LinearState) -> bool:
-    """Converged points that cannot be told apart."""
-    return state.residual < CONVERGED and _distance(point, state) <= 1e-9
 
 
 def _start(layout: linear.Layout, rho: float, growth: float) -> np.ndarray:
@@ -212,21 +205,10 @@ def is_converged(state: LinearState, tolerance: float) -> bool:
 
 def _distinct(points: list[LinearState], tolerance: float) -> list[LinearState]:
     """Without repetitions, by free energy; what did not converge comes last."""
-    order = sorted(
-        points,
-        key=lambda p: (
-            not is_converged(p, tolerance),
-            round(p.free_energy, 9),
-            -adjacent_trace(p.problem, p.hidden),
-        ),
-    )
+    rank = lambda p: (not is_converged(p, tolerance), round(p.free_energy, 9), -adjacent_trace(p.problem, p.hidden))  # noqa: E731
+    close = lambda p, q: abs(p.free_energy - q.free_energy) < 1e-8 * (1 + abs(q.free_energy))  # noqa: E731
     kept: list[LinearState] = []
-    for point in order:
-        twin = any(
-            abs(point.free_energy - other.free_energy) < 1e-8 * (1 + abs(other.free_energy))
-            and point.branch == other.branch
-            for other in kept
-        )
-        if not twin:
+    for point in sorted(points, key=rank):
+        if not any(point.branch == other.branch and close(point, other) for other in kept):
             kept.append(point)
     return kept

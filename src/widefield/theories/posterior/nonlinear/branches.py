@@ -21,7 +21,7 @@ from widefield.theories.posterior.branches import (
     adjacent_correlation,
 )  # fmt: skip
 from widefield.theories.posterior.nonlinear import order_branch, saddle_map, stationary
-from widefield.theories.posterior.nonlinear.constrained_saddle import Point, constrained_saddle
+from widefield.theories.posterior.nonlinear.constrained_saddle import constrained_saddle
 from widefield.theories.posterior.nonlinear.order_branch import LostError, OrderBranch
 from widefield.theories.posterior.nonlinear.saddle import DEVIATION, MAX_DIMENSION, Saddle, SaddleOptions
 from widefield.theories.posterior.nonlinear.stationary import SaddleSearch
@@ -49,6 +49,7 @@ class NonlinearBranches(Branches[Saddle]):
     """Anderson iteration of the saddle map on grids, or on draws beyond four dimensions."""
 
     temperature_span: ClassVar[tuple[float, int]] = 1e3, 21
+    quartic_share: ClassVar[float] = 0.01  # the coefficient has an error of its own
 
     problem: Problem
     search: SaddleSearch
@@ -74,7 +75,9 @@ class NonlinearBranches(Branches[Saddle]):
     def for_branches(cls, problem: Problem, activation: Activation, options: Options) -> "NonlinearBranches":
         """For whole branches: one grid family, or the same draws at every factor."""
         rtol = options.relative_tolerance(RTOLS)
-        if options.paths is None and dimension_of(problem, activation) <= MAX_DIMENSION:
+        prior = saddle_map.prior_state(problem, activation)
+        dimension = saddle_map.range_of(np.asarray(prior.hidden)).embed.shape[1]
+        if options.paths is None and dimension <= MAX_DIMENSION:
             solved = rtol if options.question == "transition" else SOLVED
             solver = SaddleOptions(solved, max_steps=options.max_steps, integration="quadrature")
             return cls(problem, SaddleSearch(activation, solver), options.along, rtol)
@@ -84,11 +87,7 @@ class NonlinearBranches(Branches[Saddle]):
         return cls(problem, search, options.along, rtol, False, sampled=True, crossing_rtol=1e-5)
 
     @property
-    def quartic_rtol(self) -> float:
-        return 0.01 * self.rtol  # the coefficient has an error of its own
-
-    @property
-    def symmetric(self) -> bool:
+    def symmetric(self) -> bool:  # type: ignore[override]
         return self.search.is_symmetric(self.problem)
 
     def stationary_states(self, advance: Advance) -> list[Saddle]:
@@ -113,9 +112,8 @@ class NonlinearBranches(Branches[Saddle]):
         return Judged(state.conjugate, state.energy, state.entropy, checks, failure, told, SOFT, *errors)
 
     def test_features(self, state: Saddle, network: Network, task: Task) -> ConditionalFeatures:
-        features = features_of_test_inputs(
-            self.problem, network.activation, state, *input_kernels_of_test(network, task)
-        )
+        kernels = input_kernels_of_test(network, task)
+        features = features_of_test_inputs(self.problem, network.activation, state, *kernels)
         return ConditionalFeatures(features.cross, features.cross_stderr if state.sampled else None)
 
     def reached(self, state: Saddle) -> bool:
@@ -138,13 +136,11 @@ class NonlinearBranches(Branches[Saddle]):
             yield from self.search.coherent_candidates(problem, start)
 
     def on_coherent_branch(self, state: Saddle) -> bool:
-        return state.branch == "coherent" and self._usable(state)
-
-    def _usable(self, state: Saddle) -> bool:
         """Close to a transition errors are amplified beyond ``rtol``; what counts is their size against the order."""
         limit = USABLE_SAMPLED if self.sampled else USABLE
         small = state.error <= limit * adjacent_correlation(state.problem, state.hidden)
-        return (state.converged or (self.reached(state) and small)) and state.stability > 0
+        usable = state.converged or (self.reached(state) and small)
+        return state.branch == "coherent" and usable and state.stability > 0
 
     def growth_law(self, critical: float, state: Saddle) -> GrowthLaw[Saddle]:
         """From the coherent branch as it leaves the incoherent one, by order parameter.
@@ -157,7 +153,12 @@ class NonlinearBranches(Branches[Saddle]):
             growth, branch = self._growth(critical, state)
         except LostError:
             return GrowthLaw(None, lost=("the coherent branch was lost where it leaves the incoherent one",))
-        guess = lambda factor, near: self._guess(branch, factor, near)  # noqa: E731
+
+        def guess(factor: float, near: Saddle) -> Saddle | None:
+            """A state of the branch by order parameter next to a factor, as a start; None where none is known."""
+            found = branch.near(float(np.log(factor)), self.side)
+            return None if found is None else replace(near, **{k: np.asarray(v) for k, v in found._asdict().items()})
+
         if self.side * growth.rate > 0:
             return GrowthLaw("second", 0.5, growth.ratio / np.sqrt(abs(growth.rate)), guess=guess)
         free = lambda factor: self.incoherent(factor, state).free_energy  # noqa: E731
@@ -183,13 +184,6 @@ class NonlinearBranches(Branches[Saddle]):
         )
         size = lambda point: adjacent_correlation(self.problem, np.asarray(point.hidden))  # noqa: E731
         return order_branch.growth(branch, critical, self.power, size)
-
-    def _guess(self, branch: OrderBranch, factor: float, near: Saddle) -> Saddle | None:
-        """A state of the branch by order parameter next to a factor, as a start; None where none is known."""
-        state = branch.near(float(np.log(factor)), self.side)
-        return (
-            None if state is None else replace(near, feature=np.asarray(state.feature), hidden=np.asarray(state.hidden))
-        )
 
     def replicas(self, critical: float, state: Saddle) -> np.ndarray:
         r"""Each set's own root is one Newton step from that of the first, :math:`f_s = f(1 - \lambda_s(f)/\lambda')` with
@@ -221,18 +215,10 @@ class NonlinearBranches(Branches[Saddle]):
                 advance(1)
                 if not point.reached:
                     break
-                points[i] = _landscape_point(point)
+                found, stable = point.state, point.status is not Status.saddle
+                points[i] = LandscapePoint(
+                    np.asarray(found.hidden), np.asarray(found.feature), point.free_energy, point.last, point.residual,
+                    point.error, stable,
+                )  # fmt: skip
                 at, vector = float(values[i]), point.vector
         return [points.get(i) for i in range(len(values))]
-
-
-def _landscape_point(point: Point) -> LandscapePoint:
-    hidden, feature = np.asarray(point.state.hidden), np.asarray(point.state.feature)
-    stable = point.status is not Status.saddle
-    return LandscapePoint(hidden, feature, point.free_energy, point.last, point.residual, point.error, stable)
-
-
-def dimension_of(problem: Problem, activation: Activation) -> int:
-    """Of the states of one neuron: depth times samples, less where inputs repeat."""
-    prior = saddle_map.prior_state(problem, activation)
-    return saddle_map.range_of(np.asarray(prior.hidden)).embed.shape[1]

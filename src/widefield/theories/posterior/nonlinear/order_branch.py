@@ -20,7 +20,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from widefield.question.activation import Activation
 from widefield.solvers.linearization import linearize
@@ -28,7 +28,6 @@ from widefield.theories.posterior.nonlinear import saddle_map
 from widefield.theories.posterior.nonlinear.constrained_saddle import (
     ConstrainedMap,
     ConstrainedSaddle,
-    Forms,
     Point,
     constrained_saddle,
 )  # fmt: skip
@@ -44,16 +43,15 @@ USABLE = 1e-5  # error, relative to the state, with which a point still counts
 class FactorMap(ConstrainedMap):
     """The last entry is the factor's logarithm, which rests where the correlation is ``target``."""
 
-    map: SaddleMap
-    forms: Forms
-    target: Float[Array, ""]
     along: str = eqx.field(static=True)
 
     def at(self, log_factor: Array) -> SaddleMap:
         return eqx.tree_at(lambda m: m.problem, self.map, scaled(self.map.problem, self.along, jnp.exp(log_factor)))
 
     def free_energy(self, vector: Array) -> Array:
-        return saddle_map.free_energy_of(self.at(vector[-1]), vector[:-1])
+        m = self.at(vector[-1])
+        state = m.unpack(vector[:-1])
+        return saddle_map.free_energy_at(m, state, m.density(state))
 
     def __call__(self, vector: Array, args: None = None) -> Array:
         m, _ = correlation(self.state(vector).feature, self.forms)
@@ -92,20 +90,15 @@ class OrderBranch:
 
     def at(self, order: float) -> OrderPoint:
         """The point at ``order``."""
-        return self.extended(order).known(order)
+        return self.through(order).known(order)
 
-    def extended(self, order: float) -> "OrderBranch":
-        """The branch with the point at ``order`` among those that are known."""
-        near = self.known(order)
-        if near.order == order:
-            return self
-        return self._with(order, *self.solver.reach(near.vector, near.order, order))
-
-    def through(self, orders: Iterable[float]) -> "OrderBranch":
-        """The branch with all of these, one after the other."""
+    def through(self, *orders: float) -> "OrderBranch":
+        """The branch with the points at these orders, one after the other, among those that are known."""
         branch = self
         for order in orders:
-            branch = branch.extended(order)
+            near = branch.known(order)
+            if near.order != order:
+                branch = branch._with(order, *branch.solver.reach(near.vector, near.order, order))
         return branch
 
     def near(self, log_factor: float, side: int) -> State | None:
@@ -113,7 +106,7 @@ class OrderBranch:
         branch, met = self, []
         try:
             for m in LARGE[::2]:
-                branch = branch.extended(float(m))
+                branch = branch.through(float(m))
                 met.append(branch.known(float(m)))
                 if met[-1].slope * side > 0 and side * (met[-1].log_factor - log_factor) >= 0:
                     break
@@ -166,7 +159,7 @@ def growth(
 
     Error: by how much the last point changes the rate.
     """
-    branch = branch.through(SMALL)
+    branch = branch.through(*SMALL)
     points = [branch.known(m) for m in SMALL]
     squares = np.square(SMALL)
     rates = [np.expm1(power * (point.log_factor - np.log(critical))) / m**2 for m, point in zip(SMALL, points)]
@@ -205,19 +198,12 @@ def _root(
     """The first point where a number that begins negative vanishes, None where it never does; and the branch so far."""
     before = None
     for order in orders:
-        branch = branch.extended(order)
+        branch = branch.through(order)
         if number(branch.known(order)) > 0:
             if before is None:
-                return None, branch
-            return _vanishing(branch, number, before, order)
+                break
+            m = float(scipy.optimize.brentq(lambda m, known=branch: number(known.at(m)), before, order, xtol=ROOT))
+            branch = branch.through(m)
+            return branch.known(m), branch
         before = order
     return None, branch
-
-
-def _vanishing(
-    branch: OrderBranch, number: Callable[[OrderPoint], float], before: float, after: float
-) -> tuple[OrderPoint, OrderBranch]:
-    """The point between two orders where a number changes its sign."""
-    m = float(scipy.optimize.brentq(lambda m: number(branch.at(m)), before, after, xtol=ROOT))
-    branch = branch.extended(m)
-    return branch.known(m), branch

@@ -95,6 +95,11 @@ class SaddleMap(eqx.Module):
     activation: Activation = eqx.field(static=True)
     grows: bool = eqx.field(static=True)
 
+    @property
+    def dimension(self) -> int:
+        """Of the density: depth times samples, less where inputs repeat."""
+        return self.basis.embed.shape[1]
+
     def pack(self, state: State) -> Array:
         i, j = self.rows, self.columns
         scales = self.feature_scale, self.hidden_scale
@@ -171,24 +176,12 @@ def saddle_map(
     """The map of a problem whose prior is known; ``pairs`` (node, node) is true where an entry is free."""
     rows, columns = map(jnp.asarray, np.nonzero(np.triu(pairs)))
     scales = [np.sqrt(np.maximum(np.diag(np.asarray(matrix)), 0)) for matrix in prior]
-    feature_scale, hidden_scale = (jnp.asarray(np.where(s > 0, s, 1.0)) for s in scales)
-    return SaddleMap(
-        problem=jax.tree.map(jnp.asarray, problem),
-        basis=range_of(np.asarray(prior.hidden)),
-        nodes=nodes,
-        feature_scale=feature_scale,
-        hidden_scale=hidden_scale,
-        rows=rows,
-        columns=columns,
-        activation=activation,
-        grows=is_unbounded(activation),
-    )
-
-
-def is_unbounded(activation: Activation) -> bool:
-    """Whether the activation grows at least like a root, so that a pull can overcome the Gaussian tails."""
+    scales = [jnp.asarray(np.where(s > 0, s, 1.0)) for s in scales]
+    # An activation that grows at least like a root can overcome the Gaussian tails.
     ends = np.abs(np.asarray(activation.function(jnp.asarray([-FAR, FAR]))))
-    return bool(np.any(~np.isfinite(ends) | (ends > 1e-2 * FAR)))
+    grows = bool(np.any(~np.isfinite(ends) | (ends > 1e-2 * FAR)))
+    basis, arrays = range_of(np.asarray(prior.hidden)), jax.tree.map(jnp.asarray, problem)
+    return SaddleMap(arrays, basis, nodes, *scales, rows, columns, activation, grows)
 
 
 def growth(activation: Activation, density: moments.Density, n_starts: int = 32, n_steps: int = 40) -> Array:
@@ -215,29 +208,15 @@ def growth(activation: Activation, density: moments.Density, n_starts: int = 32,
     return jnp.where(jnp.all(density.conjugate == 0), 0.0, jnp.where(jnp.isnan(top), jnp.inf, top))
 
 
-class FreeEnergy(NamedTuple):
-    r"""Per neuron: energy ½ tr YR, entropy KL(p ‖ N(0, K)) and their sum."""
-
-    energy: Array
-    entropy: Array
-    free_energy: Array
-
-
-def free_energy(problem: Problem, state: State, conjugate: Array, log_normalizer: Array) -> FreeEnergy:
-    r"""Eq. (posterior.4), :math:`\tfrac12\mathrm{tr}YR + \mathrm{tr}\tilde\Phi\Phi - \ln\int\!\mathcal N(h;0,K)e^{\varphi\tilde\Phi\varphi}`."""
-    cost = energy(problem, state.feature)
-    entropy = jnp.sum(conjugate * state.feature) - log_normalizer
-    return FreeEnergy(cost, entropy, cost + entropy)
+def free_energy(problem: Problem, state: State, conjugate: Array, log_normalizer: Array) -> tuple[Array, Array]:
+    r"""Energy and entropy per neuron: ½ tr YR and KL(p ‖ N(0, K)) =
+    :math:`\mathrm{tr}\tilde\Phi\Phi - \ln\int\!\mathcal N(h;0,K)e^{\varphi\tilde\Phi\varphi}`, Eq. (posterior.4)."""
+    return energy(problem, state.feature), jnp.sum(conjugate * state.feature) - log_normalizer
 
 
 def free_energy_at(m: SaddleMap, state: State, density: moments.Density) -> Array:
     """The free energy of a state with the density it is given."""
     assert m.nodes is not None
     result = moments.averages(m.nodes, m.activation, density, state.hidden)
-    return free_energy(m.problem, state, density.conjugate, result.log_normalizer).free_energy
-
-
-def free_energy_of(m: SaddleMap, vector: Array) -> Array:
-    """The free energy of a map's vector."""
-    state = m.unpack(vector)
-    return free_energy_at(m, state, m.density(state))
+    cost, entropy = free_energy(m.problem, state, density.conjugate, result.log_normalizer)
+    return cost + entropy

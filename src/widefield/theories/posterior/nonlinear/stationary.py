@@ -40,33 +40,28 @@ class SaddleSearch:
         """One stationary state, by default from the random network; ``even`` keeps odd lags at zero."""
         return solve_saddle(problem, self.activation, self.options, start=start, sector="even" if even else "full")
 
-    def states(self, problem: Problem, advance: Advance = lambda n: None) -> list[Saddle]:
-        """States from several starts, the lowest free energy first, those that did not converge last."""
+    def states(self, problem: Problem, advance: Advance) -> list[Saddle]:
+        """States from several starts, the lowest free energy first, those that did not converge last.
+
+        Besides the first, that is one coherent state or, where there is none, the searches that stopped on their way.
+        """
         symmetric = self.is_symmetric(problem)
-        first = self.solve(problem, even=symmetric)
+        states = [self.solve(problem, even=symmetric)]
         advance(1)
-        states = [first]
-        if symmetric and problem.depth > 2 and first.converged:
-            states += self._coherent_or_stopped(problem, first, advance)
-        order = sorted(states, key=lambda state: (not state.converged, state.free_energy))
+        if symmetric and problem.depth > 2 and states[0].converged:
+            for state in self.coherent_candidates(problem, states[0]):
+                advance(1)
+                if state.converged and state.branch == "coherent":
+                    states = [states[0], state]
+                    break
+                stopped = state.status is Status.inaccurate and state.branch == "coherent"
+                if stopped or state.status is Status.not_converged:
+                    states.append(state)
         kept: list[Saddle] = []
-        for state in order:
+        for state in sorted(states, key=lambda state: (not state.converged, state.free_energy)):
             if not any(k.branch == state.branch and abs(k.free_energy - state.free_energy) < SAME for k in kept):
                 kept.append(_gauge_fixed(state) if symmetric else state)
         return kept
-
-    def _coherent_or_stopped(self, problem: Problem, near: Saddle, advance: Advance) -> list[Saddle]:
-        """The first coherent state; where there is none, those of the searches that stopped on their way."""
-        stopped: list[Saddle] = []
-        for state in self.coherent_candidates(problem, near):
-            advance(1)
-            if state.converged and state.branch == "coherent":
-                return [state]
-            if state.status is Status.not_converged or (
-                state.status is Status.inaccurate and state.branch == "coherent"
-            ):
-                stopped.append(state)
-        return stopped
 
     def coherent_candidates(self, problem: Problem, near: Saddle) -> Iterator[Saddle]:
         r"""States reached from an incoherent one nearby made coherent by :math:`\rho^{|a-b|}`, then by way of the landscape.

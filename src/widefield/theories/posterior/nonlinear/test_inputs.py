@@ -4,8 +4,9 @@ r"""Features of inputs that were not trained on, on top of a saddle point.
     h_* \mid h \sim \mathcal N\big(K_{*h}K^{-1}h,\; K_{**} - K_{*h}K^{-1}K_{h*}\big), \qquad
     \Phi_{*h} = \langle\varphi(h_*)\varphi(h)^{\mathsf T}\rangle
 
-Eq. (posterior.11): test nodes do not change the training kernel. They run forward in state, because :math:`K_*` of a state needs the features of the state before. Predictions need :math:`\Phi_{*S}` alone, and that only
-the variance of each test node: one-dimensional integrals at every node of the saddle point's own rule.
+Eq. (posterior.11): test nodes do not change the training kernel. They run forward in state, because :math:`K_*` of a
+state needs the features of the state before. Predictions need :math:`\Phi_{*S}` alone, and that only the variance of
+each test node: one-dimensional integrals at every node of the saddle point's own rule.
 """
 
 from typing import NamedTuple
@@ -24,7 +25,6 @@ from widefield.theories.posterior.nonlinear.saddle import Saddle
 from widefield.theories.posterior.problem import Problem, shifted
 
 REACH, SPACING, PANEL_NODES = 8.0, 0.2, 24
-N_BATCHES = 16
 
 
 class ConditionalMoments(NamedTuple):
@@ -45,53 +45,33 @@ def features_of_test_inputs(
     kernel_test_test: Float[np.ndarray, "test test"],
 ) -> ConditionalMoments:
     """Features between test nodes (state, test sample) and training nodes; kernels as `problem.input_kernel_between` makes them."""
-    m, depth = saddle.saddle_map, problem.depth
+    m, depth, known = saddle.saddle_map, problem.depth, saddle.order_parameters
     assert m.nodes is not None
-    n_test = len(kernel_test_train) // depth
-    known = saddle.order_parameters
-    rule = _Rule(m.nodes, activation, m.density(known), known.hidden)
-    cross = np.zeros((N_BATCHES if m.nodes.n_batches > 1 else 1, *kernel_test_train.shape))
-    mean = np.zeros(kernel_test_train.shape)
-    second = np.zeros(len(kernel_test_train))
+    n_test, n_batches, used = len(kernel_test_train) // depth, m.nodes.n_batches, int(m.nodes.n_chunks)
+    density = m.density(known)
+    placed = moments.frame(m.nodes, activation, density, known.hidden)
+    cross = np.zeros((n_batches, *kernel_test_train.shape))
+    mean, second = np.zeros(kernel_test_train.shape), np.zeros(len(kernel_test_train))
     for state in range(depth):
         rows = slice(state * n_test, (state + 1) * n_test)
         K = np.asarray(shifted(problem, jnp.asarray(mean)) + kernel_test_train)[rows]
         before = second[(state - 1) * n_test : state * n_test] if state else np.zeros(n_test)
         variance = np.asarray(problem.weight)[state, state] * before + np.diag(kernel_test_test)[rows]
-        cross[:, rows], mean[rows], second[rows] = rule.features(K, variance)
-    error = cross.std(axis=0, ddof=1) / np.sqrt(len(cross)) if len(cross) > 1 else np.zeros_like(mean)
-    return ConditionalMoments(mean, error, second)
-
-
-class _Rule(NamedTuple):
-    """The nodes of a saddle point with the density they average over."""
-
-    nodes: moments.Nodes
-    activation: Activation
-    density: moments.Density
-    hidden: Array
-
-    def conditional(self, K: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Means per unit of z, and standard deviations, of test nodes given the training nodes."""
-        gain = K @ np.asarray(self.density.whitener).T
-        return gain, np.sqrt(np.maximum(variance - np.sum(gain**2, axis=1), 0.0))
-
-    def features(self, K: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """<φ(h_*)φ(h)> by batch and pooled, and <φ(h_*)²>."""
-        gain, deviation = self.conditional(K, variance)
-        used = int(self.nodes.n_chunks)
-        log_z, tops, cross, second = _features(
-            self.nodes.points[:used], self.nodes.log_weight[:used], self.activation, self.density,
-            moments.frame(self.nodes, self.activation, self.density, self.hidden), jnp.asarray(gain), jnp.asarray(deviation),
+        gain = K @ np.asarray(density.whitener).T  # means of the test nodes per unit of z
+        deviation = np.sqrt(np.maximum(variance - np.sum(gain**2, axis=1), 0.0))
+        log_z, tops, products, squares = _features(
+            m.nodes.points[:used], m.nodes.log_weight[:used], activation, density, placed,
+            jnp.asarray(gain), jnp.asarray(deviation),
         )  # fmt: skip
         share = np.asarray(jnp.exp(tops - jnp.max(tops)))
-        weight = share * np.asarray(log_z)
-        batches = share.reshape(N_BATCHES if self.nodes.n_batches > 1 else 1, -1)
-        total = weight.reshape(batches.shape)
-        cross, second = np.asarray(cross), np.asarray(second)
-        by_batch = np.einsum("bc,bcij->bij", batches, cross.reshape(*batches.shape, *cross.shape[1:]))
-        pooled = by_batch.sum(axis=0) / weight.sum()
-        return by_batch / total.sum(axis=1)[:, None, None], pooled, share @ second / weight.sum()
+        weight, products = share * np.asarray(log_z), np.asarray(products)
+        batches = share.reshape(n_batches, -1)
+        sums = np.einsum("bc,bcij->bij", batches, products.reshape(*batches.shape, *products.shape[1:]))
+        cross[:, rows] = sums / weight.reshape(batches.shape).sum(axis=1)[:, None, None]
+        mean[rows] = sums.sum(axis=0) / weight.sum()
+        second[rows] = share @ np.asarray(squares) / weight.sum()
+    error = cross.std(axis=0, ddof=1) / np.sqrt(len(cross)) if len(cross) > 1 else np.zeros_like(mean)
+    return ConditionalMoments(mean, error, second)
 
 
 @eqx.filter_jit
