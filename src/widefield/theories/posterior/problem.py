@@ -24,12 +24,8 @@ Array = Any  # NumPy or JAX, whichever comes in
 
 
 class Problem(NamedTuple):
-    r"""Everything the theory knows of network and task.
-
-    ``input_kernel`` is :math:`M^u u X^-`; ``weight`` is :math:`M^w w`, its first row and column zero because no weight leads
-    into the first state; ``supervised`` are the flat nodes that have labels, ``labels`` theirs. A factor on the labels
-    or the temperature is a `_replace` away.
-    """
+    r"""``input_kernel`` :math:`M^u u X^-`; ``weight`` :math:`M^w w`, its first row and column zero because no weight leads
+    into the first state; ``supervised``, the flat nodes that have ``labels``."""
 
     input_kernel: Float[Array, "node node"]
     weight: Float[Array, "state state"]
@@ -64,9 +60,11 @@ def problem_of(network: Any, task: Any, temperature: float) -> Problem:
     states = task.supervised_states(network.depth)
     labels = np.moveaxis(task.labels(), 1, 0)  # (supervised state, sample, output)
     supervised = np.concatenate([np.arange(task.n_samples) + task.n_samples * s for s in states])
+    w = np.concatenate([[0.0], network.weight_variances])
+    tied = np.where((w[:, None] > 0) & (w > 0), w[-1], 0.0)
     return Problem(
         input_kernel=input_kernel_between(network, x, x),
-        weight=weight_mask(network),
+        weight=np.diag(w) if network.weights == "untied" else tied,
         readout=np.asarray(network.readout_variance, float),
         temperature=np.asarray(kappa),
         supervised=supervised,
@@ -105,6 +103,11 @@ def is_tied(problem: Problem) -> bool:
     return bool(np.any(problem.weight != np.diag(np.diagonal(problem.weight))))
 
 
+def is_symmetric(problem: Problem) -> bool:
+    """Whether W → −W is a symmetry of a tied network that is linear or odd."""
+    return is_tied(problem) and has_sign_symmetry(problem)
+
+
 def check(network: Any, task: Any) -> None:
     """Refuse what the posterior does not cover, by name."""
     if not isinstance(network, Network):
@@ -126,14 +129,6 @@ def check(network: Any, task: Any) -> None:
         raise ValueError("`widths` must all be equal: the posterior covers networks of one width.")
 
 
-def weight_mask(network: Network) -> np.ndarray:
-    """M^w w over pairs of states, zero where a state has no predecessor."""
-    w = np.concatenate([[0.0], network.weight_variances])
-    if network.weights == "untied":
-        return np.diag(w)
-    return np.where((w[:, None] > 0) & (w > 0), w[-1], 0.0)
-
-
 def input_kernel_between(network: Network, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """M^u u x·y/D between the nodes of two sets of sequences (sample, driven state, D), (node, node_)."""
     depth, n_driven = network.depth, x.shape[1]
@@ -153,14 +148,8 @@ def input_kernels_of_test(network: Network, task: Task) -> tuple[np.ndarray, np.
 
 def correlation_forms(problem: Problem, a: int, b: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """tr Φ_ab, tr Φ_aa and tr Φ_bb as sums over entries of Φ times these matrices."""
-    n = np.arange(problem.n_samples)
-
-    def form(i: int, j: int) -> np.ndarray:
-        select = np.zeros(problem.input_kernel.shape)
-        select[i * len(n) + n, j * len(n) + n] += 0.5
-        select[j * len(n) + n, i * len(n) + n] += 0.5
-        return select
-
+    unit, one = np.eye(problem.depth), np.eye(problem.n_samples)
+    form = lambda i, j: np.kron(0.5 * (np.outer(unit[i], unit[j]) + np.outer(unit[j], unit[i])), one)  # noqa: E731
     return form(a, b), form(a, a), form(b, b)
 
 

@@ -27,7 +27,7 @@ from widefield.theories.posterior.linear import stationary
 from widefield.theories.posterior.linear.landscape import landscape_points
 from widefield.theories.posterior.linear.saddle_residual import linear_saddle
 from widefield.theories.posterior.linear.stationary import LinearState
-from widefield.theories.posterior.problem import Problem, energy, input_kernels_of_test, scaled, shifted
+from widefield.theories.posterior.problem import Problem, energy, input_kernels_of_test, is_symmetric, scaled, shifted
 
 # of each question: the default, and the smallest that can be met
 RTOLS = {
@@ -63,9 +63,8 @@ class LinearBranches(Branches[LinearState]):
     def make(cls, problem: Problem, options: Options) -> "LinearBranches":
         rtol, layout = options.relative_tolerance(RTOLS), linear.layout_of(problem)
         tolerance = SHARE.get(options.question, 0.01) * rtol
-        symmetric = isinstance(layout, linear.Joint) and stationary.is_symmetric(problem)
-        seconds = 2e-6 * len(problem.input_kernel) ** 3
-        return cls(problem, layout, options.along, rtol, tolerance, options.max_steps, symmetric, seconds)
+        limits, seconds = (rtol, tolerance, options.max_steps), 2e-6 * len(problem.input_kernel) ** 3
+        return cls(problem, layout, options.along, *limits, is_symmetric(problem), seconds)
 
     def stationary_states(self, advance: Advance) -> list[LinearState]:
         limits = {"tolerance": self.tolerance, "max_steps": self.max_steps}

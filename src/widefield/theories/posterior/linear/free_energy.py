@@ -4,12 +4,9 @@ r"""Linear networks: the free energy of the posterior over positive semi-definit
     F(H) = \tfrac12\mathrm{tr}\,Y(vH_{SS}+\kappa)^{-1} + \tfrac12\mathrm{tr}\,HK^{-1} - \tfrac12\ln|H| + \tfrac12\ln|K|,
     \qquad K = M^w w\,H^- + M^u u\,X^-
 
-Eq. (posterior.7), the poster's linear case with all terms. Less depth·P/2, so that it vanishes without labels: the
-first term is the energy, the rest the entropy, a KL divergence from the random network.
-
-Coordinates: :math:`H = R\,S\,R^{\!T}` with :math:`RR^{\!T} = H_0` of the random network, thin. The range of :math:`H` is
-that of :math:`H_0` whatever the labels, and so is that of :math:`K`; repeated inputs and more samples than dimensions
-need no jitter. The random network is :math:`S = 1`.
+Eq. (posterior.7), less depth·P/2, so that it vanishes without labels. Coordinates: :math:`H = R\,S\,R^{\!T}` with
+:math:`RR^{\!T} = H_0` of the random network, thin. The range of :math:`H` and of :math:`K` is that of :math:`H_0`
+whatever the labels; repeated inputs and more samples than dimensions need no jitter.
 """
 
 from typing import NamedTuple
@@ -19,27 +16,16 @@ import numpy as np
 from jaxtyping import Float
 
 from widefield.solvers import definite
-from widefield.theories.posterior.problem import (
-    Array,
-    Problem,
-    all_labels,
-    by_state,
-    covariance,
-    is_tied,
-    label_response,
-    returned,
-    shifted,
-)  # fmt: skip
+from widefield.theories.posterior import problem as core
+from widefield.theories.posterior.problem import Array, Problem, all_labels, by_state, is_tied
 
 Stack = Float[Array, "block rank rank"]
 RANK = 1e-12  # of the largest eigenvalue of the correlations: what lies below is not there
 
 
 class Joint(NamedTuple):
-    r"""All states at once: one block of all nodes.
-
-    ``mirror`` is what :math:`W \to -W` does to the coordinates where a search is to keep that symmetry, otherwise 1.
-    """
+    r"""One block of all nodes. ``mirror`` is what :math:`W \to -W` does to the coordinates where a search is to keep that
+    symmetry, otherwise 1."""
 
     problem: Problem
     root: Float[Array, "1 node rank"]
@@ -47,14 +33,14 @@ class Joint(NamedTuple):
     mirror: Float[Array, "1 rank rank"]
 
     def covariance(self, H: Array) -> Array:
-        return covariance(self.problem, H[0])[None]
+        return core.covariance(self.problem, H[0])[None]
 
     def returned(self, Q: Array) -> Array:
-        return returned(self.problem, Q[0])[None]
+        return core.returned(self.problem, Q[0])[None]
 
     def labels(self, H: Array) -> tuple[Array, Array]:
         """Energy, and what pulls on the kernel."""
-        Ry, pull = label_response(self.problem, H[0])
+        Ry, pull = core.label_response(self.problem, H[0])
         return 0.5 * jnp.sum(self.problem.labels * Ry), pull[None]
 
 
@@ -116,7 +102,7 @@ def random_kernel(problem: Problem) -> np.ndarray:
     r"""H of the random network, :math:`H_0 = K(H_0)`: exact after as many steps as there are states."""
     H = np.zeros_like(problem.input_kernel)
     for _ in range(problem.depth):
-        H = problem.input_kernel + np.asarray(shifted(problem, H))
+        H = problem.input_kernel + np.asarray(core.shifted(problem, H))
     return H
 
 

@@ -21,10 +21,7 @@ STIFFNESS, ROUNDS = 20.0, 60
 
 
 class Constraint(NamedTuple):
-    r"""The correlation as three linear forms of S, to be at a target.
-
-    ``multiplier`` is the field that holds it there, up to what the stiff spring adds.
-    """
+    """The correlation as three linear forms of S, its target, and the field that holds it there, up to a stiff spring."""
 
     forms: tuple[Float[Array, "1 rank rank"], ...]
     target: Float[Array, ""]

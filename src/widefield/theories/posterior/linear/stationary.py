@@ -19,7 +19,7 @@ from widefield.theories.posterior.branches import (
     correlated,
 )  # fmt: skip
 from widefield.theories.posterior.linear import free_energy as linear
-from widefield.theories.posterior.problem import Problem, by_state, has_sign_symmetry, is_tied
+from widefield.theories.posterior.problem import Problem, by_state, is_symmetric
 
 N_SEARCHES = 6
 UNSTABLE = -1e-8  # Hessian eigenvalues above this count as zero: flat directions are allowed
@@ -60,11 +60,6 @@ class LinearState(StationaryState):
         return np.asarray(definite.displaced(self.point, amount * self.softest))
 
 
-def is_symmetric(problem: Problem) -> bool:
-    """Whether W → −W is a symmetry: inputs and labels join no states of odd distance, weights are tied."""
-    return is_tied(problem) and has_sign_symmetry(problem)
-
-
 def stationary_points(
     layout: linear.Layout, *, tolerance: float, max_steps: int, advance: Advance = lambda n: None
 ) -> list[LinearState]:
@@ -74,7 +69,7 @@ def stationary_points(
     steps are known. ``advance`` is told of each of at most ``N_SEARCHES`` searches.
     """
     problem, joint = layout.problem, isinstance(layout, linear.Joint)
-    symmetric = joint and is_symmetric(problem)
+    symmetric = is_symmetric(problem)
     descend = partial(_descend, layout, tolerance, max_steps)
     states: tuple[LinearState, ...] = ()
     for start in (_start(layout, 0.0, 1.0), _start(layout, 0.0, _growth(problem))):

@@ -26,8 +26,7 @@ from widefield.solvers.linearization import Linearization, linearize
 from widefield.solvers.newton import unit_of
 from widefield.theories.posterior.branches import COHERENT, StationaryState, adjacent_correlation
 from widefield.theories.posterior.nonlinear import annealed, moments, saddle_map
-from widefield.theories.posterior.nonlinear.fixed_point import Converged, grow_labels, iterate
-from widefield.theories.posterior.nonlinear.saddle_map import SaddleMap, State, report
+from widefield.theories.posterior.nonlinear.saddle_map import Converged, SaddleMap, State, grow_labels, iterate, report
 from widefield.theories.posterior.problem import Problem, has_sign_symmetry, odd_lags
 
 MAX_DIMENSION = 4  # of a grid

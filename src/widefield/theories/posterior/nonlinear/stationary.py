@@ -18,7 +18,7 @@ from widefield.theories.posterior.branches import Advance, adjacent_trace, corre
 from widefield.theories.posterior.nonlinear.constrained_saddle import climb_to_coherent
 from widefield.theories.posterior.nonlinear.saddle import Saddle, SaddleOptions, solve_saddle
 from widefield.theories.posterior.nonlinear.saddle_map import State
-from widefield.theories.posterior.problem import Problem, has_sign_symmetry, is_tied, odd_lags
+from widefield.theories.posterior.problem import Problem, is_symmetric, odd_lags
 
 CORRELATIONS = (0.7, 0.3, 0.1)  # of adjacent states, from which a coherent state is sought
 N_SEARCHES = 1 + len(CORRELATIONS)
@@ -34,7 +34,7 @@ class SaddleSearch:
 
     def is_symmetric(self, problem: Problem) -> bool:
         """Whether W → −W is a symmetry that a coherent state breaks."""
-        return is_tied(problem) and has_sign_symmetry(problem) and parity_of(self.activation) == -1
+        return is_symmetric(problem) and parity_of(self.activation) == -1
 
     def solve(self, problem: Problem, *, even: bool, start: State | tuple | None = None) -> Saddle:
         """One stationary state, by default from the random network; ``even`` keeps odd lags at zero."""
