@@ -6,10 +6,9 @@ vanishing gradient says nothing; *coherent* states have correlations between adj
 (`linear.branches`) and all others (`nonlinear.branches`) find, follow and judge both in their own way.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -49,7 +48,8 @@ class Options:
         return default if self.rtol is None else checks.tolerance("rtol", self.rtol, smallest)
 
 
-class StationaryState(ABC):
+@dataclass(frozen=True, eq=False)
+class StationaryState:
     """A stationary point of the free energy; matrices over nodes (state, sample), state-major.
 
     ``residual`` is that of the equations that were solved, ``stability`` is zero where the state turns unstable.
@@ -65,9 +65,9 @@ class StationaryState(ABC):
     steps: int
 
     @property
-    @abstractmethod
     def branch(self) -> str:
         """``"coherent"`` where adjacent states are correlated, otherwise ``"incoherent"``."""
+        return "coherent" if adjacent_correlation(self.problem, self.hidden) > COHERENT else "incoherent"
 
 
 S = TypeVar("S", bound=StationaryState)
@@ -88,13 +88,6 @@ class Judged(NamedTuple):
     unstable: float
     feature_stderr: np.ndarray | None = None
     hidden_stderr: np.ndarray | None = None
-
-
-class ConditionalFeatures(NamedTuple):
-    """Features (test node, training node) of inputs that were not trained on, with standard errors where drawn."""
-
-    feature: np.ndarray
-    stderr: np.ndarray | None = None
 
 
 class GrowthLaw(NamedTuple, Generic[S]):
@@ -121,7 +114,7 @@ class LandscapePoint(NamedTuple):
     stable: bool = True
 
 
-class Branches(ABC, Generic[S]):
+class Branches(Protocol[S]):
     """The stationary states of one problem, and its two branches as functions of a factor on the labels or temperature.
 
     ``rtol`` is what states are solved to, ``crossing_rtol`` what factors are found to, ``reach`` how far factors are
@@ -143,51 +136,39 @@ class Branches(ABC, Generic[S]):
     n_searches: int
     symmetric: bool
 
-    @abstractmethod
     def stationary_states(self, advance: Advance) -> list[S]:
         """States from several starts, the lowest free energy first, those that did not converge last."""
 
-    @abstractmethod
     def converged(self, state: S) -> bool:
         """Whether the search for a stationary state ended there and did not stop on its way."""
 
-    @abstractmethod
     def judge(self, state: S) -> Judged:
         """The state put back into its equations."""
 
-    @abstractmethod
-    def test_features(self, state: S, network: Network, task: Task) -> ConditionalFeatures:
-        """Features of the test inputs given the trained ones."""
+    def test_features(self, state: S, network: Network, task: Task) -> tuple[np.ndarray, np.ndarray | None]:
+        """Features (test node, training node) of inputs that were not trained on, with standard errors where drawn."""
 
-    @abstractmethod
     def reached(self, state: S) -> bool:
         """Whether the state solves its equations well enough for its branch to be followed."""
 
-    @abstractmethod
     def incoherent(self, factor: float, start: S | None = None) -> S:
         """The state without odd lags, from the random network or from a state nearby."""
 
-    @abstractmethod
     def coherent_candidates(self, factor: float, start: S) -> Iterator[S]:
         """States that searches for the coherent one reach from ``start``, whatever they are."""
 
-    @abstractmethod
     def on_coherent_branch(self, state: S) -> bool:
         """Whether a candidate is a coherent minimum that its branch can be followed from."""
 
-    @abstractmethod
     def growth_law(self, critical: float, state: S) -> GrowthLaw[S]:
         """Order, exponent and the other points of the transition whose instability has this incoherent ``state``."""
 
-    @abstractmethod
     def quartic(self, critical: float, state: S) -> tuple[float, float]:
         """A number with the sign of Landau's quartic coefficient at the instability, and its error."""
 
-    @abstractmethod
     def at_temperature(self, temperature: float) -> "Branches[S]":
         """The same problem at another temperature."""
 
-    @abstractmethod
     def landscape(self, pair: tuple[int, int], values: np.ndarray, advance: Advance) -> list[LandscapePoint | None]:
         """The best state at each value of the correlation of a pair of states, None where a path ended before."""
 

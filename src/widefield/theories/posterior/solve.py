@@ -15,7 +15,7 @@ from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.posterior import problem as core
 from widefield.theories.posterior.branch_choice import branches_of
-from widefield.theories.posterior.branches import Branches, ConditionalFeatures, Judged, Options, S, StationaryState
+from widefield.theories.posterior.branches import Branches, Judged, Options, S, StationaryState
 from widefield.theories.posterior.derived.perturbation import perturbative
 
 PAIRS = ("state", "state_", "sample", "sample_")
@@ -99,11 +99,10 @@ def posterior(
     judged = branches.judge(state)
     lost, lost_notes = _lost(states, state, branch, branches)
     unstable, notes = _instability(state, judged, asked=branch != "lowest")
-    test = None
-    if task.n_test:  # NaN where the state itself failed
-        unknown = ConditionalFeatures(np.full((network.depth * task.n_test, len(state.hidden)), np.nan))
-        test = unknown if judged.failure is not None else branches.test_features(state, network, task)
-    fields = _fields(problem, state, judged, test)
+    test: tuple[np.ndarray, np.ndarray | None] = np.full((network.depth * task.n_test, len(state.hidden)), np.nan), None
+    if task.n_test and judged.failure is None:
+        test = branches.test_features(state, network, task)
+    fields = _fields(problem, state, judged, *test)
     made_with = {"temperature": float(temperature), "branch": branch, "integration": integration, "paths": paths}
     listed = [{"branch": s.branch, "free_energy": s.free_energy, "stability": s.stability} for s in states]
     certificate = Certificate(
@@ -171,7 +170,7 @@ def _instability(state: StationaryState, judged: Judged, *, asked: bool) -> tupl
 
 
 def _fields(
-    problem: core.Problem, state: StationaryState, judged: Judged, test: ConditionalFeatures | None
+    problem: core.Problem, state: StationaryState, judged: Judged, test: np.ndarray, test_stderr: np.ndarray | None
 ) -> dict[str, Any]:
     """All fields by name, and the standard errors of those that are sampled."""
     per_state = lambda f: f.reshape(problem.depth, -1, f.shape[-1])  # noqa: E731
@@ -181,7 +180,7 @@ def _fields(
         "feature": core.by_pairs(problem, state.feature),
         "conjugate": core.by_pairs(problem, judged.conjugate),
         "prediction": predict(state.feature),
-        "test_prediction": None if test is None else predict(test.feature),
+        "test_prediction": predict(test) if len(test) else None,
         "free_energy": judged.energy + judged.entropy,
         "energy": judged.energy,
         "entropy": judged.entropy,
@@ -197,8 +196,8 @@ def _fields(
         "feature_stderr": core.by_pairs(problem, judged.feature_stderr),
         "prediction_stderr": per_state(_prediction_error(problem, *known, *known)),
     }
-    if test is not None and test.stderr is not None:
-        fields["test_prediction_stderr"] = per_state(_prediction_error(problem, *known, test.feature, test.stderr))
+    if test_stderr is not None:
+        fields["test_prediction_stderr"] = per_state(_prediction_error(problem, *known, test, test_stderr))
     return fields
 
 

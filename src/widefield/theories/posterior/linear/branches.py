@@ -15,7 +15,6 @@ from widefield.solvers import continuation, definite
 from widefield.theories.posterior.branches import (
     Advance,
     Branches,
-    ConditionalFeatures,
     GrowthLaw,
     Judged,
     LandscapePoint,
@@ -67,8 +66,7 @@ class LinearBranches(Branches[LinearState]):
         return cls(problem, layout, options.along, *limits, is_symmetric(problem), seconds)
 
     def stationary_states(self, advance: Advance) -> list[LinearState]:
-        limits = {"tolerance": self.tolerance, "max_steps": self.max_steps}
-        return stationary.stationary_points(self.layout, **limits, advance=advance)
+        return stationary.stationary_points(self.layout, self.tolerance, self.max_steps, advance)
 
     def converged(self, state: LinearState) -> bool:
         return stationary.is_converged(state, self.tolerance)
@@ -87,7 +85,7 @@ class LinearBranches(Branches[LinearState]):
         failure = None if finite else Status.nonfinite
         return Judged(conjugate, cost, state.free_energy - cost, judged, failure, {}, -stationary.UNSTABLE)
 
-    def test_features(self, state: LinearState, network: Network, task: Task) -> ConditionalFeatures:
+    def test_features(self, state: LinearState, network: Network, task: Task) -> tuple[np.ndarray, np.ndarray | None]:
         r""":math:`H_{*,\rm tr} = K_{*,\rm tr}K_{\rm tr}^{-1}H_{\rm tr}`, Eq. (posterior.10): the random network's law given
         the training neurons, forward in the states because K of a state needs H of the one before."""
         inputs, _ = input_kernels_of_test(network, task)
@@ -98,7 +96,7 @@ class LinearBranches(Branches[LinearState]):
         for _ in range(network.depth):  # each pass makes one state more final
             K = inputs + np.asarray(shifted(self.problem, H))
             H = K @ inverse @ state.hidden
-        return ConditionalFeatures(H)
+        return H, None
 
     def reached(self, state: LinearState) -> bool:
         return bool(state.residual <= self.rtol and np.isfinite(state.stability))

@@ -10,14 +10,7 @@ from typing import final
 import numpy as np
 
 from widefield.solvers import definite
-from widefield.theories.posterior.branches import (
-    COHERENT,
-    Advance,
-    StationaryState,
-    adjacent_correlation,
-    adjacent_trace,
-    correlated,
-)  # fmt: skip
+from widefield.theories.posterior.branches import Advance, StationaryState, adjacent_trace, correlated
 from widefield.theories.posterior.linear import free_energy as linear
 from widefield.theories.posterior.problem import Problem, by_state, is_symmetric
 
@@ -38,31 +31,14 @@ class LinearState(StationaryState):
 
     layout: linear.Layout
     point: np.ndarray
-    hidden: np.ndarray
-    feature: np.ndarray
-    free_energy: float
-    residual: float
-    error: float
-    stability: float
     softest: np.ndarray
-    steps: int
-
-    @property
-    def problem(self) -> Problem:  # type: ignore[override]
-        return self.layout.problem
-
-    @property
-    def branch(self) -> str:
-        return "coherent" if adjacent_correlation(self.problem, self.hidden) > COHERENT else "incoherent"
 
     def displaced(self, amount: float) -> np.ndarray:
         """Coordinates next to the point, along its softest direction."""
         return np.asarray(definite.displaced(self.point, amount * self.softest))
 
 
-def stationary_points(
-    layout: linear.Layout, *, tolerance: float, max_steps: int, advance: Advance = lambda n: None
-) -> list[LinearState]:
+def stationary_points(layout: linear.Layout, tolerance: float, max_steps: int, advance: Advance) -> list[LinearState]:
     """Stationary points from several starts, the lowest free energy first; minima and the incoherent point.
 
     A descent that comes so close to a known minimum that it can only end there is stopped: its stability and its last
@@ -128,10 +104,9 @@ def state_at(layout: linear.Layout, minimum: definite.Minimum) -> LinearState:
         stability, softest = definite.smallest_eigenvalue(linear.free_energy, point, (layout,))
     mask = np.kron(linear.joined_states(layout.problem), np.ones((layout.problem.n_samples,) * 2))
     kernel = mask * expand(layout, linear.kernel(layout, point))
-    gradient = float(minimum.gradient)
-    return LinearState(
-        layout, point, kernel, kernel, float(minimum.value), gradient, gradient, stability, softest, int(minimum.steps)
-    )
+    gradient, steps = float(minimum.gradient), int(minimum.steps)
+    known = (layout.problem, kernel, kernel, float(minimum.value), gradient, gradient, stability, steps)
+    return LinearState(*known, layout, point, softest)
 
 
 def expand(layout: linear.Layout, blocks: np.ndarray) -> np.ndarray:

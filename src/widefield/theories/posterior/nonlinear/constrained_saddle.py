@@ -47,34 +47,26 @@ class ConstrainedMap(eqx.Module):
     target: Float[Array, ""]
 
     @abstractmethod
+    def at(self, vector: Array) -> tuple[SaddleMap, State, moments.Density, Array]:
+        """The map, the state, its density and its correlation."""
+
     def free_energy(self, vector: Array) -> Array:
-        """The free energy of a vector."""
+        m, state, density, _ = self.at(vector)
+        return saddle_map.free_energy_at(m, state, density)
 
-    @abstractmethod
     def __call__(self, vector: Array, args: None = None) -> Array:
-        """The image of a vector."""
-
-    def state(self, vector: Array) -> State:
-        return self.map.unpack(vector[:-1])
+        m, state, density, order = self.at(vector)
+        return jnp.append(m.image(state, density), vector[-1] + self.target - order)
 
 
 class FieldMap(ConstrainedMap):
     """The last entry is the field that holds the correlation."""
 
-    def density(self, state: State, field: Array) -> tuple[moments.Density, Array]:
-        """The density under the field, and the correlation."""
-        m, slope = correlation(state.feature, self.forms)
+    def at(self, vector: Array) -> tuple[SaddleMap, State, moments.Density, Array]:
+        state = self.map.unpack(vector[:-1])
+        order, slope = correlation(state.feature, self.forms)
         density = self.map.density(state)
-        return density._replace(conjugate=density.conjugate + field * slope), m
-
-    def free_energy(self, vector: Array) -> Array:
-        state = self.state(vector)
-        return saddle_map.free_energy_at(self.map, state, self.density(state, vector[-1])[0])
-
-    def __call__(self, vector: Array, args: None = None) -> Array:
-        state = self.state(vector)
-        density, m = self.density(state, vector[-1])
-        return jnp.append(self.map.image(state, density), vector[-1] + self.target - m)
+        return self.map, state, density._replace(conjugate=density.conjugate + vector[-1] * slope), order
 
 
 @eqx.filter_jit
@@ -162,7 +154,7 @@ class ConstrainedSaddle:
                 nodes = self.nodes[1], self.levels[self.level + 2]()
                 return replace(self, level=self.level + 1, nodes=nodes).solve(vector, target)
         free, residual = float(_free_energy(there, vector)), float(np.abs(gap).max()) / unit
-        return Point(vector, there.state(vector), free, residual, error, status), self
+        return Point(vector, self.frame.unpack(vector[:-1]), free, residual, error, status), self
 
 
 def constrained_saddle(

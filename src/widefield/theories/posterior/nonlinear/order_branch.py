@@ -24,7 +24,7 @@ from jaxtyping import Array
 
 from widefield.question.activation import Activation
 from widefield.solvers.linearization import linearize
-from widefield.theories.posterior.nonlinear import saddle_map
+from widefield.theories.posterior.nonlinear import moments
 from widefield.theories.posterior.nonlinear.constrained_saddle import (
     ConstrainedMap,
     ConstrainedSaddle,
@@ -45,17 +45,12 @@ class FactorMap(ConstrainedMap):
 
     along: str = eqx.field(static=True)
 
-    def at(self, log_factor: Array) -> SaddleMap:
+    def scaled(self, log_factor: Array) -> SaddleMap:
         return eqx.tree_at(lambda m: m.problem, self.map, scaled(self.map.problem, self.along, jnp.exp(log_factor)))
 
-    def free_energy(self, vector: Array) -> Array:
-        m = self.at(vector[-1])
-        state = m.unpack(vector[:-1])
-        return saddle_map.free_energy_at(m, state, m.density(state))
-
-    def __call__(self, vector: Array, args: None = None) -> Array:
-        m, _ = correlation(self.state(vector).feature, self.forms)
-        return jnp.append(self.at(vector[-1])(vector[:-1]), vector[-1] + self.target - m)
+    def at(self, vector: Array) -> tuple[SaddleMap, State, moments.Density, Array]:
+        m, state = self.scaled(vector[-1]), self.map.unpack(vector[:-1])
+        return m, state, m.density(state), correlation(state.feature, self.forms)[0]
 
 
 class OrderPoint(NamedTuple):
@@ -133,14 +128,14 @@ def leaving_branch(
     _, vector = solver.on_vector(state, float(np.log(critical)))
     m = solver.map_at(0.0)
     assert isinstance(m, FactorMap)
-    jacobian = linearize(m.at(vector[-1]), vector[:-1])
+    jacobian = linearize(m.scaled(vector[-1]), vector[:-1])
     assert jacobian.matrix is not None, "at most four dimensions"
     odd = np.flatnonzero(np.tile(odd_lags(m.map.problem)[m.map.rows, m.map.columns], 2))
     values, vectors = np.linalg.eig(jacobian.matrix[np.ix_(odd, odd)])
     direction = np.zeros(len(vector))
     direction[odd] = vectors[:, int(np.argmin(np.abs(values - 1)))].real
-    tiny = correlation(m.state(vector + 1e-4 * direction).feature, m.forms)[0] / 1e-4
-    start = vector + direction * SMALL[0] / tiny
+    tiny, _ = solver.on_vector(m.map.unpack((vector + 1e-4 * direction)[:-1]))
+    start = vector + direction * SMALL[0] / (tiny / 1e-4)
     return OrderBranch(solver)._with(SMALL[0], *solver.solve(start, SMALL[0]))
 
 

@@ -10,9 +10,9 @@ draws is no evidence.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import Literal, NamedTuple, final
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,9 +24,9 @@ from widefield.gaussian.kernels import parity_of
 from widefield.question.activation import Activation
 from widefield.solvers.linearization import Linearization, linearize
 from widefield.solvers.newton import unit_of
-from widefield.theories.posterior.branches import COHERENT, StationaryState, adjacent_correlation
 from widefield.theories.posterior.nonlinear import annealed, moments, saddle_map
 from widefield.theories.posterior.nonlinear.saddle_map import Converged, SaddleMap, State, grow_labels, iterate, report
+from widefield.theories.posterior.nonlinear.stationary import Saddle, SaddleOptions
 from widefield.theories.posterior.problem import Problem, has_sign_symmetry, odd_lags
 
 MAX_DIMENSION = 4  # of a grid
@@ -35,80 +35,7 @@ COLLAPSED = 0.05  # effective share of importance draws
 TRUSTED = 0.4  # effective share of reweighted draws
 ROUNDS = 12  # of annealing and reweighting
 DEVIATION = 4.0  # rms of fresh residuals in standard errors, beyond which the errors are not believed
-SPREAD = 4.0  # standard errors of an adjacent correlation that sampling alone may produce
 FRESH = 1_000_003  # between the seeds of draws that are solved on and of those that judge
-
-
-@dataclass(frozen=True)
-class SaddleOptions:
-    """``rtol`` bounds residual and grid error in units of the prior's scale, ``sampling_rtol`` the standard error of
-    sampled order parameters: draws are added until it is met, or ``n_paths`` of them are taken as they are."""
-
-    rtol: float = 1e-7
-    sampling_rtol: float = 1e-2
-    max_steps: int = 300
-    n_paths: int | None = None
-    seed: int = 0
-    integration: str = "auto"
-
-
-DEFAULTS = SaddleOptions()
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Saddle(StationaryState):
-    r"""A saddle point with its free energy, stability and error. Matrices are over nodes (state, sample), state-major.
-
-    ``feature_stderr`` and ``hidden_stderr`` are standard errors, for quadrature the change on a finer grid; both include
-    the amplification by the fixed point. ``residual`` is the undamped residual on the finer grid or on fresh draws, in
-    units of the prior's scale, and ``deviation`` its root mean square in standard errors (about 1 if these are honest; 0
-    for quadrature). ``mu`` is the largest real part of the map's eigenvalues, ``mu_odd`` that of the odd-lag sector where
-    the state has none of it (else NaN); ``stability`` is 1 − ``mu``. ``ess`` is the effective share of the draws,
-    ``rhat`` the annealed ones'.
-    """
-
-    problem: Problem
-    feature: np.ndarray
-    hidden: np.ndarray
-    conjugate: np.ndarray
-    feature_stderr: np.ndarray
-    hidden_stderr: np.ndarray
-    energy: float
-    entropy: float
-    free_energy: float
-    free_energy_stderr: float
-    residual: float
-    deviation: float
-    error: float
-    mu: float
-    mu_odd: float
-    stability: float
-    ess: float
-    rhat: float
-    integration: str
-    n_nodes: int
-    steps: int
-    status: Status
-    saddle_map: SaddleMap
-
-    @property
-    def converged(self) -> bool:
-        return self.status is Status.success
-
-    @property
-    def sampled(self) -> bool:
-        return self.integration != "quadrature"
-
-    @property
-    def order_parameters(self) -> State:
-        return State(jnp.asarray(self.feature), jnp.asarray(self.hidden))
-
-    @property
-    def branch(self) -> str:
-        noise = SPREAD * adjacent_correlation(self.problem, self.hidden_stderr, self.hidden) if self.sampled else 0.0
-        coherent = adjacent_correlation(self.problem, self.hidden) > max(COHERENT, noise)
-        return "coherent" if coherent else "incoherent"
 
 
 class _Solved(NamedTuple):
@@ -130,7 +57,7 @@ class _Solved(NamedTuple):
 def solve_saddle(
     problem: Problem,
     activation: Activation,
-    options: SaddleOptions = DEFAULTS,
+    options: SaddleOptions | None = None,
     *,
     start: State | tuple | None = None,
     sector: Literal["full", "even"] = "full",
@@ -148,7 +75,7 @@ def solve_saddle(
     prior = saddle_map.prior_state(problem, activation)
     frame = saddle_map.saddle_map(problem, activation, None, prior, ~odd if sector == "even" else np.ones_like(odd))
     origin = frame.pack(State(*map(jnp.asarray, prior if start is None else start)))
-    setup = _Setup(frame, origin, start is None, parity != 0, options)
+    setup = _Setup(frame, origin, start is None, parity != 0, options or SaddleOptions())
     return _finish(problem, setup, *_integrate(setup), parity)
 
 
@@ -298,7 +225,7 @@ def _finish(problem: Problem, setup: _Setup, integration: str, solved: _Solved, 
     energy, entropy = saddle_map.free_energy(m.problem, said.state, said.density.conjugate, log_normalizer)
     batches = said.log_normalizer_batches
     errors = m.unpack(jnp.asarray(solved.error))
-    mu, mu_odd = _leading_eigenvalues(problem, solved, parity)
+    mu = _leading_eigenvalue(problem, solved, parity)
     assert m.nodes is not None
     return Saddle(
         problem=problem,
@@ -315,7 +242,6 @@ def _finish(problem: Problem, setup: _Setup, integration: str, solved: _Solved, 
         deviation=solved.deviation,
         error=float(np.max(solved.error)) / unit_of(solved.vector),
         mu=mu,
-        mu_odd=mu_odd,
         stability=1 - mu,
         ess=solved.ess,
         rhat=solved.rhat,
@@ -327,14 +253,14 @@ def _finish(problem: Problem, setup: _Setup, integration: str, solved: _Solved, 
     )
 
 
-def _leading_eigenvalues(problem: Problem, solved: _Solved, parity: int) -> tuple[float, float]:
-    """Leading eigenvalues of the full map: all, and in the odd-lag sector where that decouples."""
+def _leading_eigenvalue(problem: Problem, solved: _Solved, parity: int) -> float:
+    """Of the full map; sector by sector where the odd lags decouple."""
     if solved.jacobian is None:
-        return np.nan, np.nan
+        return np.nan
     odd, state = odd_lags(problem), solved.map.unpack(solved.vector)
     symmetric = parity == -1 and has_sign_symmetry(problem)
     if not symmetric or np.any(np.abs(np.asarray(state.feature)[odd]) > 1e-6):
-        return solved.jacobian.leading(None), np.nan
+        return solved.jacobian.leading(None)
     jacobian, full = solved.jacobian, solved.jacobian.map
     assert isinstance(full, SaddleMap)
     if len(full.rows) * 2 < len(odd) * (len(odd) + 1):
@@ -342,5 +268,4 @@ def _leading_eigenvalues(problem: Problem, solved: _Solved, parity: int) -> tupl
         full = replace(full, rows=rows, columns=columns)
         jacobian = linearize(full, full.pack(state))
     is_odd = np.tile(odd[full.rows, full.columns], 2)
-    even, odd_part = jacobian.leading(~is_odd), jacobian.leading(is_odd)
-    return max(even, odd_part), odd_part
+    return max(jacobian.leading(~is_odd), jacobian.leading(is_odd))

@@ -182,12 +182,12 @@ def saddle_map(
     """The map of a problem whose prior is known; ``pairs`` (node, node) is true where an entry is free."""
     rows, columns = map(jnp.asarray, np.nonzero(np.triu(pairs)))
     scales = [np.sqrt(np.maximum(np.diag(np.asarray(matrix)), 0)) for matrix in prior]
-    scales = [jnp.asarray(np.where(s > 0, s, 1.0)) for s in scales]
+    feature_scale, hidden_scale = (jnp.asarray(np.where(s > 0, s, 1.0)) for s in scales)
     # An activation that grows at least like a root can overcome the Gaussian tails.
     ends = np.abs(np.asarray(activation.function(jnp.asarray([-FAR, FAR]))))
     grows = bool(np.any(~np.isfinite(ends) | (ends > 1e-2 * FAR)))
     basis, arrays = range_of(np.asarray(prior.hidden)), jax.tree.map(jnp.asarray, problem)
-    return SaddleMap(arrays, basis, nodes, *scales, rows, columns, activation, grows)
+    return SaddleMap(arrays, basis, nodes, feature_scale, hidden_scale, rows, columns, activation, grows)
 
 
 def growth(activation: Activation, density: moments.Density, n_starts: int = 32, n_steps: int = 40) -> Array:

@@ -119,7 +119,7 @@ def transition(
         fields, factors, n_missing, missing = _curve(branches, search, points)
         advance(1)
     law = search.law
-    ends = {"equal_free_energy": law.equal_free_energy, "spinodal": law.spinodal, "order": law.order}
+    points_of = search.mean, law.equal_free_energy, law.spinodal, law.order
     made_with = {"temperature": float(temperature), "along": along, "points": points, "paths": paths}
     certificate = Certificate(
         "transition",
@@ -128,12 +128,11 @@ def transition(
         wall_time=time.perf_counter() - begun,
         options=made_with | {"rtol": branches.rtol, "max_steps": max_steps},
         notes=(*task.notes, *search.notes, *missing),
-        diagnostics={"instability": search.mean} | ends,
+        diagnostics=dict(zip(("instability", "equal_free_energy", "spinodal", "order"), points_of)),
     )
     coords = {"factor": factors, "branch": ["incoherent", "coherent"]}
     curve = make_solution(fields, certificate, network, task, coords=coords, throw=throw)
-    growth = {"exponent": law.exponent, "prefactor": law.prefactor}
-    return Transition(along, search.mean, **ends, **growth, curve=curve, instability_stderr=search.stderr)
+    return Transition(along, *points_of, law.exponent, law.prefactor, curve, search.stderr)
 
 
 @dataclass(frozen=True, eq=False)
