@@ -14,8 +14,8 @@ import widefield as wf
 from widefield.answer.certificate import Status
 from widefield.solvers.linearization import linearize
 from widefield.theories.posterior.nonlinear import moments, saddle_map
-from widefield.theories.posterior.nonlinear.saddle import SaddleOptions, solve_saddle
-from widefield.theories.posterior.nonlinear.test_inputs import features_of_test_inputs
+from widefield.theories.posterior.nonlinear.saddle import solve_saddle
+from widefield.theories.posterior.nonlinear.stationary import SaddleOptions, features_of_test_inputs
 from widefield.theories.posterior.problem import input_kernel_between, odd_lags, predict, problem_of
 
 from .saddle_oracle import depth_one, depth_two

@@ -1,14 +1,5 @@
-r"""Perturbation theory in the labels of a linear network, to second order with all terms.
-
-.. math::
-    A_1 &= \mathrm{bwd}(vR_0YR_0), \qquad H_1 = \mathrm{fwd}(H_0A_1H_0), \qquad K_1 = w[H_1^-] \\
-    A_2 &= \mathrm{bwd}(B_2 + w[(A_1H_0A_1)^+]), \qquad B_2 = -v^2(R_0H_1R_0YR_0 + \text{transp.}) \\
-    H_2 &= \mathrm{fwd}(H_0A_2H_0 + H_0A_1H_0A_1H_0 + K_1A_1H_0 + H_0A_1K_1)
-
-Eqs. (posterior.21), (posterior.22): :math:`A = 2\tilde\Phi`, bwd solves :math:`A = Q + w[A^+]`, fwd solves
-:math:`H = Q + w[H^-]`. The poster's propagator term is :math:`w[(A_1H_0A_1)^+]` with its outer indices shifted by one;
-it is one of several terms of the same order.
-"""
+r"""Perturbation theory in the labels of a linear network, to second order with all terms, Eqs. (posterior.21),
+(posterior.22): :math:`A = 2\tilde\Phi`, bwd solves :math:`A = Q + w[A^+]`, fwd solves :math:`H = Q + w[H^-]`."""
 
 import time
 from collections.abc import Callable

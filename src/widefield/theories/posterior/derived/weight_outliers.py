@@ -1,13 +1,9 @@
 r"""Eigenvalues of the trained recurrent weights that leave the random bulk.
 
-Given the neurons, the weights are those of least norm that produce them, plus what stays random,
-
-.. math::  W = \tfrac wN\sum_{ab} h^a\,[K^{-1}]_{ab}\,\varphi(h^{b-1})^{T} + \text{random}, \qquad
-           z = \mathrm{eig}\bigl(w\,\Psi K^{-1}\bigr),\quad \Psi_{ba} = \langle\varphi^{b-1}h^{a}\rangle
-
-Eq. (posterior.23). This is the mean of a Gaussian, :math:`W` and the input weights, under the condition that they produce
-:math:`h`; what stays random is independent of the neurons, so that it moves no eigenvalue outside its own disc. An
-eigenvalue is an outlier where :math:`|z| > \sqrt w`, the radius of the bulk.
+Given the neurons, the weights are those of least norm that produce them, whose eigenvalues are those of
+:math:`w\,\Psi K^{-1}` with :math:`\Psi_{ba} = \langle\varphi^{b-1}h^{a}\rangle`, Eq. (posterior.23), plus what stays random.
+That is independent of the neurons, so that it moves no eigenvalue outside its own disc: an eigenvalue is an outlier where
+:math:`|z| > \sqrt w`, the radius of the bulk.
 """
 
 import time

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import ClassVar, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from widefield.answer.certificate import Check, Status
 from widefield.question.network import Network
@@ -23,11 +24,21 @@ from widefield.theories.posterior.branches import (
 )  # fmt: skip
 from widefield.theories.posterior.linear import free_energy as linear
 from widefield.theories.posterior.linear import stationary
-from widefield.theories.posterior.linear.landscape import landscape_points
 from widefield.theories.posterior.linear.saddle_residual import linear_saddle
 from widefield.theories.posterior.linear.stationary import LinearState
-from widefield.theories.posterior.problem import Problem, energy, input_kernels_of_test, is_symmetric, scaled, shifted
+from widefield.theories.posterior.problem import (
+    Array,
+    Problem,
+    correlation,
+    correlation_forms,
+    energy,
+    input_kernels_of_test,
+    is_symmetric,
+    scaled,
+    shifted,
+)
 
+STIFFNESS, ROUNDS = 20.0, 60  # of the spring that holds a correlation, and how often its field is corrected
 # of each question: the default, and the smallest that can be met
 RTOLS = {
     "transition": (1e-10, 1e-12), "tricritical": (1e-10, 1e-12), "posterior": (1e-10, 1e-13), "landscape": (1e-8, 1e-11),
@@ -170,7 +181,21 @@ class LinearBranches(Branches[LinearState]):
         return GrowthLaw("first", spinodal=end[0], equal_free_energy=equal.value)
 
     def landscape(self, pair: tuple[int, int], values: np.ndarray, advance: Advance) -> list[LandscapePoint | None]:
-        return landscape_points(self.problem, pair, values, self.rtol, self.max_steps, advance)
+        """All values, outwards from the one closest to zero."""
+        root, inverse = linear.roots(linear.random_kernel(self.problem)[None])
+        layout = linear.Joint(self.problem, root, inverse, np.eye(root.shape[-1])[None])
+        forms = tuple(root.swapaxes(-1, -2) @ form @ root for form in correlation_forms(self.problem, *pair))
+        middle = int(np.argmin(np.abs(values)))
+        points: dict[int, LandscapePoint] = {}
+        for path in (range(middle, len(values)), range(middle - 1, -1, -1)):
+            S, field = np.eye(root.shape[-1])[None], np.zeros(())
+            for i in path:
+                constraint = Constraint(forms, np.asarray(values[i]), field)
+                S, field, off, free = constrained_minimum(S, layout, constraint, self.rtol, self.max_steps)
+                kernel = np.asarray(linear.kernel(layout, np.asarray(S))[0])
+                points[i] = LandscapePoint(kernel, kernel, float(free), float(field), float(off), float(off))
+                advance(1)
+        return [points[i] for i in range(len(values))]
 
 
 def landau(state: LinearState) -> tuple[float, float]:
@@ -205,3 +230,40 @@ def _quartic(S: jax.Array, layout: linear.Joint, e: jax.Array) -> jax.Array:
     product = lambda E: even(jax.jvp(jax.grad(value), (jnp.zeros_like(S),), (E,))[1])  # noqa: E731
     response, _ = jax.scipy.sparse.linalg.cg(product, c, tol=1e-13, maxiter=1000)
     return fourth(0.0) / 24 - 0.5 * jnp.sum(c * response)
+
+
+class Constraint(NamedTuple):
+    """The correlation as three linear forms of S, its target, and the field that holds it there, up to a stiff spring."""
+
+    forms: tuple[Float[Array, "1 rank rank"], ...]
+    target: Float[Array, ""]
+    multiplier: Float[Array, ""]
+
+
+def lagrangian(S: Array, layout: linear.Joint, constraint: Constraint) -> tuple[Array, Array]:
+    """Augmented Lagrangian of the free energy at a given correlation, and its gradient."""
+    value, gradient = linear.free_energy(S, layout)
+    m, slope = correlation(S, constraint.forms)
+    off = m - constraint.target
+    value = value - constraint.multiplier * off + 0.5 * STIFFNESS * off**2
+    return value, gradient + (STIFFNESS * off - constraint.multiplier) * slope
+
+
+@jax.jit
+def constrained_minimum(S: Array, layout: linear.Joint, constraint: Constraint, tolerance: Array, max_steps: int):
+    """Point, field, violation and free energy at the target, by updating the multiplier until the correlation is there."""
+
+    def go_on(c):
+        _, _, off, gradient, n = c
+        return ((jnp.abs(off) > tolerance) | (gradient > tolerance)) & (n < ROUNDS)
+
+    def body(c):
+        S, multiplier, _, _, n = c
+        at = constraint._replace(multiplier=multiplier)
+        minimum = definite.minimize(lagrangian, S, (layout, at), tolerance=0.1 * tolerance, max_steps=max_steps)
+        off = correlation(minimum.point, at.forms)[0] - constraint.target
+        return minimum.point, multiplier - STIFFNESS * off, off, minimum.gradient, n + 1
+
+    big = jnp.asarray(jnp.inf)
+    S, multiplier, off, gradient, _ = jax.lax.while_loop(go_on, body, (S, constraint.multiplier, big, big, 0))
+    return S, multiplier, jnp.maximum(jnp.abs(off), gradient), linear.free_energy(S, layout)[0]

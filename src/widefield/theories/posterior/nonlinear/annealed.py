@@ -1,10 +1,8 @@
 r"""Draws of one neuron's states by annealing from the Gaussian: for densities that no single proposal covers.
 
-.. math::  p_\beta(z) \propto e^{-\frac12|z|^2 + \beta\,\varphi(Rz)^{\mathsf T}\tilde\Phi\,\varphi(Rz)}, \qquad 0 \le \beta \le 1
-
-Eq. (posterior.20): sequential Monte Carlo (Del Moral, Doucet & Jasra 2006): β grows so that weights keep 60 % of their effective share,
-particles are resampled within their batch and moved by Hamiltonian Monte Carlo with the particles' own covariance as
-inverse mass. Batches never exchange particles: their scatter is the sampling error, and its ratio to the scatter within
+Eq. (posterior.20), sequential Monte Carlo (Del Moral, Doucet & Jasra 2006): β grows so that weights keep 60 % of their
+effective share, particles are resampled within their batch and moved by Hamiltonian Monte Carlo with their own covariance
+as inverse mass. Batches never exchange particles: their scatter is the sampling error, and its ratio to the scatter within
 is the nested R̂ of Margossian et al. (2022). The normalizer comes from the weights.
 """
 

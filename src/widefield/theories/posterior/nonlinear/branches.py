@@ -26,8 +26,7 @@ from widefield.theories.posterior.nonlinear.constrained_saddle import climb_to_c
 from widefield.theories.posterior.nonlinear.order_branch import LostError, OrderBranch
 from widefield.theories.posterior.nonlinear.saddle import DEVIATION, MAX_DIMENSION, solve_saddle
 from widefield.theories.posterior.nonlinear.saddle_map import State
-from widefield.theories.posterior.nonlinear.stationary import Saddle, SaddleOptions
-from widefield.theories.posterior.nonlinear.test_inputs import features_of_test_inputs
+from widefield.theories.posterior.nonlinear.stationary import Saddle, SaddleOptions, features_of_test_inputs
 from widefield.theories.posterior.problem import Problem, input_kernels_of_test, is_symmetric, scaled
 
 # of each question: the default, and the smallest that can be met

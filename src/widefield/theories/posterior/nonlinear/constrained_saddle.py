@@ -1,14 +1,7 @@
 r"""The saddle point of a nonlinear network with one correlation of its features held at a value.
 
-.. math::
-    m(\Phi) = \frac{\mathrm{tr}\,\Phi_{ab}}{\sqrt{\mathrm{tr}\,\Phi_{aa}\,\mathrm{tr}\,\Phi_{bb}}} = m_0, \qquad
-    \tilde\Phi = \tfrac v2 S^{\mathsf T}RYRS + \tfrac12\big[M^w w\,(K^{-1}CK^{-1} - K^{-1})\big]^+
-    + \eta\,\frac{\partial m}{\partial\Phi}, \qquad \eta = \frac{dF}{dm_0}
-
-Eqs. (posterior.17), (posterior.18): the free energy less :math:`\eta\,(m - m_0)` is stationary. The field :math:`\eta` is
-one more unknown, the constraint one more equation.
-
-Method: Newton's, whose Jacobian also says what a finer grid changes and whether anything else is unstable: its
+Eqs. (posterior.17), (posterior.18): the field :math:`\eta` that holds it is one more unknown, the constraint one more
+equation. Method: Newton's, whose Jacobian also says what a finer grid changes and whether anything else is unstable: its
 determinant is :math:`\det(1-J)\,dm/d\eta`, positive at a minimum and, because both factors change their sign there,
 where the held correlation alone is unstable.
 """

@@ -1,10 +1,6 @@
 r"""Averages over the density of one neuron's states, Gaussian times the exponential of a quadratic form of features.
 
-.. math::
-    p(h) \propto e^{-\frac12 h^{\mathsf T}K^{-1}h + \varphi(h)^{\mathsf T}\tilde\Phi\,\varphi(h)}, \qquad
-    h = Rz, \quad K = RR^{\mathsf T}
-
-Eq. (posterior.5). Notation: :math:`z` are whitened coordinates of the range of :math:`K`; a node set gives unit points :math:`y` with
+Eq. (posterior.5). Notation: :math:`h = Rz` with :math:`K = RR^{\mathsf T}`; a node set gives unit points :math:`y` with
 logarithmic weights, spread to :math:`z = Uy`. Grids and random draws differ in nothing but points and weights, so one
 function averages over both and derivatives with respect to :math:`K` and :math:`\tilde\Phi` come for free.
 """

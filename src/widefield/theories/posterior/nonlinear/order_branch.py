@@ -1,14 +1,9 @@
-r"""The coherent branch of a nonlinear network as a function of its order parameter instead of the labels' size.
+r"""The coherent branch of a nonlinear network as a function of its order parameter m instead of the labels' size.
 
-.. math::  \Phi = \langle\varphi\varphi^{\mathsf T}\rangle, \quad C = \langle hh^{\mathsf T}\rangle, \quad m(\Phi) = m_0
-           \qquad\text{for}\quad (\Phi, C, \ln f)
-
-with :math:`f` the factor on the labels or on the temperature. Where the branch ends, two states merge as functions of
-:math:`f` and every iteration slows down; as functions of :math:`m_0` nothing happens there but :math:`df/dm_0 = 0`. The
-branch leaves the incoherent one at the instability :math:`f_c` as :math:`(f/f_c)^p = 1 + a\,m_0^2 + \dots`,
-Eq. (posterior.19), and the sign of :math:`a` is the order of the transition.
-
-Method: Newton's, each point from its neighbor, judged on a finer grid (`constrained_saddle`).
+The factor on the labels or the temperature, its logarithm, is one more unknown beside :math:`(\Phi, C)`. Where the branch
+ends, two states merge as functions of the factor and every iteration slows down; as functions of m nothing happens there
+but :math:`df/dm = 0`. How it leaves the incoherent branch is Eq. (posterior.19). Method: Newton's, each point from its
+neighbor, judged on a finer grid (`constrained_saddle`).
 """
 
 from collections.abc import Callable, Iterable

@@ -1,12 +1,9 @@
 r"""Solves the saddle point of nonlinear networks: nodes, Anderson acceleration, and what the result is worth.
 
-Method: quadrature where the states of one neuron span at most four dimensions, importance sampling with Sobol draws
-beyond, annealed draws where importance weights collapse. Each solve runs on fixed nodes, so that the fixed point is
-exact on them; what the nodes miss is measured on others (a finer grid, fresh draws) and propagated.
-
-Error: a moment error ε moves the fixed point by :math:`(1 - J)^{-1}\varepsilon`, Eq. (posterior.16), with :math:`J` the
-map's Jacobian. Close to a transition its eigenvalue μ → 1 and any error grows by 1/(1 − μ): a residual of zero on fixed
-draws is no evidence.
+Quadrature where the states of one neuron span at most four dimensions, importance sampling with Sobol draws beyond,
+annealed draws where importance weights collapse. Each solve runs on fixed nodes, so that the fixed point is exact on
+them; what the nodes miss is measured on others (a finer grid, fresh draws) and propagated: a moment error ε moves the
+fixed point by :math:`(1 - J)^{-1}\varepsilon`, Eq. (posterior.16), which grows without bound towards a transition.
 """
 
 from collections.abc import Callable

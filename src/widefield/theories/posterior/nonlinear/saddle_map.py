@@ -1,17 +1,10 @@
-r"""The saddle point of nonlinear networks as a map of order parameters onto themselves.
+r"""The saddle point of nonlinear networks as a map of order parameters onto themselves, and its fixed points.
 
-.. math::
-    \Phi = \langle\varphi\varphi^{\mathsf T}\rangle_p, \quad C = \langle hh^{\mathsf T}\rangle_p, \quad
-    p(h) \propto e^{-\frac12h^{\mathsf T}K^{-1}h + \varphi^{\mathsf T}\tilde\Phi\varphi}, \quad
-    \tilde\Phi = \tfrac v2 S^{\mathsf T}RYRS + \tfrac12\big[M^w w\,(K^{-1}CK^{-1} - K^{-1})\big]^+
-
-Eq. (posterior.5); :math:`\tilde\Phi` is eliminated. The linearized map has an eigenvalue +1 exactly where a branch
-turns unstable, Eq. (posterior.15). Pure JAX: a `SaddleMap` is a function of a vector, differentiable in it and in the
-arrays of its problem.
-
-Range: where :math:`K` is singular (more samples than input dimensions, repeated or zero inputs) the density lives on
-the range of :math:`K`. The range of :math:`\langle\varphi\varphi^{\mathsf T}\rangle` is the span of the features of
-all states in the support, whatever their density, so the prior's range is that of every iterate; no jitter.
+Eq. (posterior.5) with :math:`\tilde\Phi` eliminated. The linearized map has an eigenvalue +1 exactly where a branch turns
+unstable, Eq. (posterior.15). Pure JAX: a `SaddleMap` is a function of a vector, differentiable in it and in the arrays
+of its problem. Where :math:`K` is singular (more samples than input dimensions, repeated or zero inputs) the density lives
+on the range of :math:`K`: that of the prior, because the range of :math:`\langle\varphi\varphi^{\mathsf T}\rangle` is the span
+of the features of all states in the support, whatever their density; no jitter.
 """
 
 from typing import Any, NamedTuple

@@ -1,10 +1,7 @@
 r"""Where a transition changes its order: the sign of Landau's quartic coefficient at the instability.
 
-.. math::  F = F_0 + a\,m^2 + b\,m^4 + \dots, \qquad a = 0 \text{ at the instability}
-
-Second order where :math:`b > 0`, first order where :math:`b < 0`, all other order parameters eliminated. Where there is no
-free energy to expand, :math:`b` has the sign of :math:`c` in :math:`\lambda/\lambda_c = 1 + c\,m^2 + \dots` along the
-coherent branch, which leaves towards its own phase or away from it.
+Second order where it is positive, first order where negative, all other order parameters eliminated, Eq. (posterior.14).
+Where there is no free energy to expand it has the sign with which the coherent branch leaves, Eq. (posterior.19).
 """
 
 import time
