@@ -14,8 +14,8 @@ import widefield as wf
 from widefield.answer.certificate import Status
 from widefield.solvers.linearization import linearize
 from widefield.theories.posterior.nonlinear import moments, saddle_map
-from widefield.theories.posterior.nonlinear.saddle import SaddleOptions, solve_saddle
-from widefield.theories.posterior.nonlinear.test_inputs import features_of_test_inputs
+from widefield.theories.posterior.nonlinear.saddle import solve_saddle
+from widefield.theories.posterior.nonlinear.stationary import SaddleOptions, features_of_test_inputs
 from widefield.theories.posterior.problem import input_kernel_between, odd_lags, predict, problem_of
 
 from .saddle_oracle import depth_one, depth_two
@@ -65,9 +65,9 @@ def test_linear_incoherent_branch(lam):
     np.testing.assert_allclose(found.hidden, np.diag(s ** np.arange(1, 4)), atol=3e-7 * s**3)
     np.testing.assert_allclose(found.feature, found.hidden, atol=1e-8 * s**3)
     assert found.status is Status.success
-    assert (lam > 10.125) == (found.mu_odd > 1 + 1e-6)
+    assert (lam > 10.125) == (found.mu > 1 + 1e-6)
     if lam == 10.125:
-        np.testing.assert_allclose([found.mu, found.mu_odd], 1.0, atol=1e-6)
+        np.testing.assert_allclose(found.mu, 1.0, atol=1e-6)
         with jax.enable_x64(True):
             state = saddle_map.State(jnp.asarray(found.feature), jnp.asarray(found.hidden))
             matrix = linearize(found.saddle_map, found.saddle_map.pack(state)).matrix
@@ -88,7 +88,6 @@ def test_linear_coherent_branch():
     found = solve_saddle(problem, net.activation, start=(start, start))
     np.testing.assert_allclose(np.abs(found.hidden), truth, rtol=1e-6)
     assert found.mu < 1
-    assert np.isnan(found.mu_odd)
     energy = 0.5 * lam / (truth[2, 2] + k)
     K = np.pad(truth[:2, :2], ((1, 0), (1, 0)))
     K[0, 0] = 1
@@ -101,7 +100,7 @@ def test_linear_coherent_branch():
 
 def test_erf_instability_is_where_published():
     """μ = 1 in the odd-lag sector at y_c = 4.2554, from an independent program."""
-    low, high = (erf_at(y).mu_odd - 1 for y in (4.2550, 4.26))
+    low, high = (erf_at(y).mu - 1 for y in (4.2550, 4.26))
     assert low < 0 < high
     assert abs(4.2550 - low * 0.005 / (high - low) - 4.2554) < 1e-4
     assert all(erf_at(y).status is Status.success for y in (4.2550, 4.26))
@@ -111,7 +110,7 @@ def test_erf_coherent_state_is_the_published_one():
     net, problem = question("erf", 5.0, **ERF)
     found = solve_saddle(problem, net.activation, start=coherent_start(problem, net.activation))
     assert abs(abs(found.feature[0, 1]) - 0.19488) < 5e-6
-    assert found.mu < 1 < erf_at(5.0).mu_odd
+    assert found.mu < 1 < erf_at(5.0).mu
     assert found.free_energy < erf_at(5.0).free_energy
 
 
@@ -132,7 +131,7 @@ def test_a_coarse_grid_is_noticed():
     """At y = 8 a coarse grid misplaces the eigenvalue; the solve moves on to finer ones by itself."""
     found = erf_at(8.0)
     assert found.n_nodes > 100_000
-    assert abs(found.mu_odd - 1.13378) < 1e-4
+    assert abs(found.mu - 1.13378) < 1e-4
     assert found.error < 1e-6
 
 
@@ -140,7 +139,7 @@ def test_a_coarse_grid_is_noticed():
 def test_even_sector_is_the_incoherent_branch():
     found = solve("erf", 5.0, sector="even", **ERF)
     np.testing.assert_allclose(found.hidden, erf_at(5.0).hidden, atol=1e-6)
-    np.testing.assert_allclose([found.mu, found.mu_odd], erf_at(5.0).mu_odd, atol=1e-6)
+    np.testing.assert_allclose(found.mu, erf_at(5.0).mu, atol=1e-6)
     assert np.all(found.feature[0, 1] == 0)
 
 
@@ -304,7 +303,7 @@ def test_importance_sampling_covers_quadrature(seed):
         assert np.all(error < 0.02 * getattr(truth, name)[2, 2])
     assert abs(found.free_energy - truth.free_energy) < 5 * found.free_energy_stderr
     assert found.deviation < 2.5
-    assert abs(found.mu_odd - truth.mu_odd) < 0.02
+    assert abs(found.mu - truth.mu) < 0.02
 
 
 @pytest.mark.full

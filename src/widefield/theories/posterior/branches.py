@@ -6,10 +6,9 @@ vanishing gradient says nothing; *coherent* states have correlations between adj
 (`linear.branches`) and all others (`nonlinear.branches`) find, follow and judge both in their own way.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -19,8 +18,6 @@ from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.posterior.problem import Problem, by_state
 
-ALONG = ("labels", "temperature")
-INTEGRATIONS = ("auto", "quadrature", "importance", "annealed")
 COHERENT = 1e-6  # adjacent-state correlation from which a branch is called coherent
 Advance = Callable[[int], object]
 
@@ -39,8 +36,8 @@ class Options:
 
     def __post_init__(self) -> None:
         checks.integer("max_steps", self.max_steps, 1)
-        checks.choice("along", self.along, ALONG)
-        checks.choice("integration", self.integration, INTEGRATIONS)
+        checks.choice("along", self.along, ("labels", "temperature"))
+        checks.choice("integration", self.integration, ("auto", "quadrature", "importance", "annealed"))
         checks.integer("seed", self.seed, 0)
         if self.paths is not None:
             checks.integer("paths", self.paths, 1024)
@@ -51,7 +48,8 @@ class Options:
         return default if self.rtol is None else checks.tolerance("rtol", self.rtol, smallest)
 
 
-class StationaryState(ABC):
+@dataclass(frozen=True, eq=False)
+class StationaryState:
     """A stationary point of the free energy; matrices over nodes (state, sample), state-major.
 
     ``residual`` is that of the equations that were solved, ``stability`` is zero where the state turns unstable.
@@ -67,9 +65,9 @@ class StationaryState(ABC):
     steps: int
 
     @property
-    @abstractmethod
     def branch(self) -> str:
         """``"coherent"`` where adjacent states are correlated, otherwise ``"incoherent"``."""
+        return "coherent" if adjacent_correlation(self.problem, self.hidden) > COHERENT else "incoherent"
 
 
 S = TypeVar("S", bound=StationaryState)
@@ -78,7 +76,7 @@ S = TypeVar("S", bound=StationaryState)
 class Judged(NamedTuple):
     """A state put back into its equations: its conjugate field, the parts of its free energy, and what they are worth.
 
-    ``unstable`` is how negative a stability still counts as zero.
+    ``unstable`` is how negative a stability still counts as zero; standard errors are None where nothing is drawn.
     """
 
     conjugate: np.ndarray
@@ -90,13 +88,6 @@ class Judged(NamedTuple):
     unstable: float
     feature_stderr: np.ndarray | None = None
     hidden_stderr: np.ndarray | None = None
-
-
-class ConditionalFeatures(NamedTuple):
-    """Features (test node, training node) of inputs that were not trained on, with standard errors where drawn."""
-
-    feature: np.ndarray
-    stderr: np.ndarray | None = None
 
 
 class GrowthLaw(NamedTuple, Generic[S]):
@@ -123,16 +114,18 @@ class LandscapePoint(NamedTuple):
     stable: bool = True
 
 
-class Branches(ABC, Generic[S]):
+class Branches(Protocol[S]):
     """The stationary states of one problem, and its two branches as functions of a factor on the labels or temperature.
 
     ``rtol`` is what states are solved to, ``crossing_rtol`` what factors are found to, ``reach`` how far factors are
-    searched, ``temperature_span`` how far temperatures are for a tricritical point, and in how many steps, ``quartic_rtol``
-    to what; ``seconds`` is how long one search takes at most. States of ``sampled`` branches come from the same draws at
-    every factor, so that a branch is a smooth function of it.
+    searched, ``temperature_span`` how far temperatures are for a tricritical point, and in how many steps, ``quartic_share``
+    of ``rtol`` what these are found to; ``seconds`` is how long one search takes at most. States of ``sampled`` branches
+    come from the same draws at every factor, so that a branch is a smooth function of it. ``symmetric``: W → −W is a
+    symmetry that a coherent state breaks.
     """
 
     temperature_span: ClassVar[tuple[float, int]]
+    quartic_share: ClassVar[float]
     problem: Problem
     along: str
     rtol: float
@@ -141,72 +134,47 @@ class Branches(ABC, Generic[S]):
     sampled: bool
     seconds: float
     n_searches: int
+    symmetric: bool
 
-    @property
-    @abstractmethod
-    def quartic_rtol(self) -> float:
-        """To what the temperature of a tricritical point is sought."""
-
-    @property
-    @abstractmethod
-    def symmetric(self) -> bool:
-        """Whether W → −W is a symmetry that a coherent state breaks."""
-
-    @abstractmethod
     def stationary_states(self, advance: Advance) -> list[S]:
         """States from several starts, the lowest free energy first, those that did not converge last."""
 
-    @abstractmethod
     def converged(self, state: S) -> bool:
         """Whether the search for a stationary state ended there and did not stop on its way."""
 
-    @abstractmethod
     def judge(self, state: S) -> Judged:
         """The state put back into its equations."""
 
-    @abstractmethod
-    def test_features(self, state: S, network: Network, task: Task) -> ConditionalFeatures:
-        """Features of the test inputs given the trained ones."""
+    def test_features(self, state: S, network: Network, task: Task) -> tuple[np.ndarray, np.ndarray | None]:
+        """Features (test node, training node) of inputs that were not trained on, with standard errors where drawn."""
 
-    @abstractmethod
     def reached(self, state: S) -> bool:
         """Whether the state solves its equations well enough for its branch to be followed."""
 
-    @abstractmethod
     def incoherent(self, factor: float, start: S | None = None) -> S:
         """The state without odd lags, from the random network or from a state nearby."""
 
-    @abstractmethod
     def coherent_candidates(self, factor: float, start: S) -> Iterator[S]:
         """States that searches for the coherent one reach from ``start``, whatever they are."""
 
-    @abstractmethod
     def on_coherent_branch(self, state: S) -> bool:
         """Whether a candidate is a coherent minimum that its branch can be followed from."""
 
-    def coherent(self, factor: float, start: S) -> S | None:
-        """The coherent state that is reached from ``start``, None where there is none."""
-        return next(filter(self.on_coherent_branch, self.coherent_candidates(factor, start)), None)
-
-    @abstractmethod
     def growth_law(self, critical: float, state: S) -> GrowthLaw[S]:
         """Order, exponent and the other points of the transition whose instability has this incoherent ``state``."""
 
-    @abstractmethod
     def quartic(self, critical: float, state: S) -> tuple[float, float]:
         """A number with the sign of Landau's quartic coefficient at the instability, and its error."""
 
-    @abstractmethod
     def at_temperature(self, temperature: float) -> "Branches[S]":
         """The same problem at another temperature."""
 
-    @abstractmethod
-    def replicas(self, critical: float, state: S) -> np.ndarray:
-        """The instability from independent sets of draws; those of deterministic branches are all the same one."""
-
-    @abstractmethod
     def landscape(self, pair: tuple[int, int], values: np.ndarray, advance: Advance) -> list[LandscapePoint | None]:
         """The best state at each value of the correlation of a pair of states, None where a path ended before."""
+
+    def replicas(self, critical: float, state: S) -> np.ndarray:
+        """The instability from independent sets of draws; those of deterministic branches are all the same one."""
+        return np.array([critical])
 
     def stability(self, factor: float, start: S | None) -> tuple[float, S]:
         """Of the incoherent state, NaN where it was not reached; what `solvers.continuation` evaluates."""
@@ -241,15 +209,14 @@ def adjacent_trace(problem: Problem, kernel: np.ndarray) -> float:
     return float(sum(np.trace(blocks[a, :, a + 1]) for a in range(problem.depth - 1)))
 
 
-def symmetric_root(A: np.ndarray) -> np.ndarray:
-    """The symmetric root of a positive semi-definite matrix."""
-    values, vectors = np.linalg.eigh(A)
-    return (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
-
-
 def correlated(problem: Problem, matrix: np.ndarray, rho: float, growth: float = 1.0) -> np.ndarray:
     r""":math:`s^{(a+b)/2+1}R_a\,\rho^{|a-b|}R_b` with :math:`R_a` the roots of a matrix's equal-state blocks, :math:`s` the growth."""
     blocks, states = by_state(problem, matrix), np.arange(problem.depth)
-    roots = np.stack([symmetric_root(blocks[a, :, a]) * growth ** ((a + 1) / 2) for a in states])
+
+    def root(A: np.ndarray) -> np.ndarray:
+        values, vectors = np.linalg.eigh(A)
+        return (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+
+    roots = np.stack([root(blocks[a, :, a]) * growth ** ((a + 1) / 2) for a in states])
     lags = np.where(states[:, None] == states, 1.0, rho ** np.abs(states[:, None] - states))
     return np.einsum("apq,brq,ab->apbr", roots, roots, lags).reshape(matrix.shape)

@@ -24,12 +24,8 @@ Array = Any  # NumPy or JAX, whichever comes in
 
 
 class Problem(NamedTuple):
-    r"""Everything the theory knows of network and task.
-
-    ``input_kernel`` is :math:`M^u u X^-`; ``weight`` is :math:`M^w w`, its first row and column zero because no weight leads
-    into the first state; ``supervised`` are the flat nodes that have labels, ``labels`` theirs. A factor on the labels
-    or the temperature is a `_replace` away.
-    """
+    r"""``input_kernel`` :math:`M^u u X^-`; ``weight`` :math:`M^w w`, its first row and column zero because no weight leads
+    into the first state; ``supervised``, the flat nodes that have ``labels``."""
 
     input_kernel: Float[Array, "node node"]
     weight: Float[Array, "state state"]
@@ -53,29 +49,27 @@ def problem_of(network: Any, task: Any, temperature: float) -> Problem:
     kappa = checks.nonnegative("temperature", temperature)
     if kappa == 0:
         raise ValueError("`temperature` must be positive, got 0: the posterior needs noise on the labels.")
-    _check_memory(network.depth * task.n_samples)
-    x = task.sequences(network.depth)
-    states = task.supervised_states(network.depth)
-    labels = np.moveaxis(task.labels(), 1, 0)  # (supervised state, sample, output)
-    supervised = np.concatenate([np.arange(task.n_samples) + task.n_samples * s for s in states])
-    return Problem(
-        input_kernel=input_kernel_between(network, x, x),
-        weight=weight_mask(network),
-        readout=np.asarray(network.readout_variance, float),
-        temperature=np.asarray(kappa),
-        supervised=supervised,
-        labels=labels.reshape(len(supervised), -1),
-    )
-
-
-def _check_memory(n_nodes: int) -> None:
-    """Refuse kernels that do not fit, before any is made; a search holds some thirty of them."""
-    need = 8 * 30 * n_nodes**2
+    n_nodes = network.depth * task.n_samples
+    need = 8 * 30 * n_nodes**2  # a search holds some thirty kernels
     if need > memory_budget():
         raise MemoryError(
             f"The kernels of {n_nodes} nodes (depth × samples) need {describe_bytes(need)} to be found, but only "
             f"{describe_bytes(memory_budget())} may be used. Use fewer samples or a smaller depth."
         )
+    x = task.sequences(network.depth)
+    states = task.supervised_states(network.depth)
+    labels = np.moveaxis(task.labels(), 1, 0)  # (supervised state, sample, output)
+    supervised = np.concatenate([np.arange(task.n_samples) + task.n_samples * s for s in states])
+    w = np.concatenate([[0.0], network.weight_variances])
+    tied = np.where((w[:, None] > 0) & (w > 0), w[-1], 0.0)
+    return Problem(
+        input_kernel=input_kernel_between(network, x, x),
+        weight=np.diag(w) if network.weights == "untied" else tied,
+        readout=np.asarray(network.readout_variance, float),
+        temperature=np.asarray(kappa),
+        supervised=supervised,
+        labels=labels.reshape(len(supervised), -1),
+    )
 
 
 def scaled(problem: Problem, along: str, factor: Array) -> Problem:
@@ -109,6 +103,11 @@ def is_tied(problem: Problem) -> bool:
     return bool(np.any(problem.weight != np.diag(np.diagonal(problem.weight))))
 
 
+def is_symmetric(problem: Problem) -> bool:
+    """Whether W → −W is a symmetry of a tied network that is linear or odd."""
+    return is_tied(problem) and has_sign_symmetry(problem)
+
+
 def check(network: Any, task: Any) -> None:
     """Refuse what the posterior does not cover, by name."""
     if not isinstance(network, Network):
@@ -130,14 +129,6 @@ def check(network: Any, task: Any) -> None:
         raise ValueError("`widths` must all be equal: the posterior covers networks of one width.")
 
 
-def weight_mask(network: Network) -> np.ndarray:
-    """M^w w over pairs of states, zero where a state has no predecessor."""
-    w = np.concatenate([[0.0], network.weight_variances])
-    if network.weights == "untied":
-        return np.diag(w)
-    return np.where((w[:, None] > 0) & (w > 0), w[-1], 0.0)
-
-
 def input_kernel_between(network: Network, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """M^u u x·y/D between the nodes of two sets of sequences (sample, driven state, D), (node, node_)."""
     depth, n_driven = network.depth, x.shape[1]
@@ -157,14 +148,8 @@ def input_kernels_of_test(network: Network, task: Task) -> tuple[np.ndarray, np.
 
 def correlation_forms(problem: Problem, a: int, b: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """tr Φ_ab, tr Φ_aa and tr Φ_bb as sums over entries of Φ times these matrices."""
-    n = np.arange(problem.n_samples)
-
-    def form(i: int, j: int) -> np.ndarray:
-        select = np.zeros(problem.input_kernel.shape)
-        select[i * len(n) + n, j * len(n) + n] += 0.5
-        select[j * len(n) + n, i * len(n) + n] += 0.5
-        return select
-
+    unit, one = np.eye(problem.depth), np.eye(problem.n_samples)
+    form = lambda i, j: np.kron(0.5 * (np.outer(unit[i], unit[j]) + np.outer(unit[j], unit[i])), one)  # noqa: E731
     return form(a, b), form(a, a), form(b, b)
 
 
@@ -178,8 +163,8 @@ def correlation(matrix: Array, forms: tuple[Array, ...]) -> tuple[Array, Array]:
 
 def by_state(problem: Problem, matrix: Array) -> Array:
     """A (node, node_) matrix as (state, sample, state_, sample_)."""
-    shape = problem.depth, matrix.shape[0] // problem.depth, problem.depth, matrix.shape[1] // problem.depth
-    return matrix.reshape(shape)
+    depth, (rows, columns) = problem.depth, matrix.shape
+    return matrix.reshape(depth, rows // depth, depth, columns // depth)
 
 
 def by_pairs(problem: Problem, matrix: np.ndarray) -> np.ndarray:

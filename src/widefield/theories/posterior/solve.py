@@ -1,7 +1,7 @@
 """`widefield.posterior`: the question in, the kernels of a trained network with a certificate out."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,18 +9,16 @@ import numpy as np
 from widefield.answer.boundary import choose_quantities, x64
 from widefield.answer.certificate import Certificate, Check, Status
 from widefield.answer.progress import bar
-from widefield.answer.solution import Fields, Solution, make_solution
+from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.posterior import problem as core
 from widefield.theories.posterior.branch_choice import branches_of
-from widefield.theories.posterior.branches import Branches, ConditionalFeatures, Judged, Options, S, StationaryState
-from widefield.theories.posterior.derived import perturbation
+from widefield.theories.posterior.branches import Branches, Judged, Options, S, StationaryState
+from widefield.theories.posterior.derived.perturbation import perturbative
 
 PAIRS = ("state", "state_", "sample", "sample_")
-BRANCHES = ("lowest", "incoherent", "coherent")
-METHODS = ("full", "perturbative")
 DIMS = {
     "prediction": ("state", "sample", "output"), "test_prediction": ("state", "test", "output"), "free_energy": (),
     "energy": (), "entropy": (), "branch": (), "stability": (), "alignment": ("state",), "hidden": PAIRS,
@@ -67,7 +65,7 @@ def posterior(
     ``method="perturbative"`` expands the kernels of a *linear* network in the labels' kernel Y up to ``order`` 0, 1 or 2
     (default), Eqs. (posterior.21), (posterior.22). Fields: ``hidden`` and ``conjugate`` up to that order,
     ``hidden_terms`` (order, …) one by one, and ``propagator`` = ½ bwd(w[(A1 H0 A1)^+]): which states the labels reach by
-    way of others. Untied weights keep only its diagonal in the states, so that states without labels stay unreached.
+    way of others, with untied weights only its diagonal in the states.
 
     Method: linear networks by minimization from several starts, others by Anderson iteration of the saddle.
     Error: the residual is that of the saddle-point equations where H is the identity, on a finer grid, or on fresh
@@ -78,26 +76,18 @@ def posterior(
     Limits: infinite width at fixed numbers of samples and states; corrections of order 1/N, larger at a transition. The
     perturbative kernels are wrong where the labels are strong; a phase transition is beyond any order.
     """
-    checks.choice("branch", branch, BRANCHES)
-    if checks.choice("method", method, METHODS) == "perturbative":
-        _refuse_search_options(branch, integration, paths)
-        return _perturbative(network, task, temperature, order, quantities, rtol, throw)
+    checks.choice("branch", branch, ("lowest", "incoherent", "coherent"))
+    if checks.choice("method", method, ("full", "perturbative")) == "perturbative":
+        search = {"branch": (branch, "lowest"), "integration": (integration, "auto"), "paths": (paths, None)}
+        for name, (given, default) in search.items():
+            if given != default:
+                raise ValueError(
+                    f"`{name}` must be {default!r} for method='perturbative', which has one state, got {given!r}."
+                )
+        return perturbative(network, task, temperature, order, quantities, rtol, throw)
     if order is not None:
         raise ValueError(f"`order` is for method='perturbative', got {order!r} with method='full'.")
     options = Options("posterior", rtol, max_steps, integration=integration, paths=paths, seed=seed)
-    return _full(network, task, temperature, branch, options, quantities, progress, throw)
-
-
-def _full(
-    network: Network,
-    task: Task,
-    temperature: float,
-    branch: str,
-    options: Options,
-    quantities: Iterable[str] | None,
-    progress: bool | None,
-    throw: bool,
-) -> Solution:
     begun = time.perf_counter()
     core.check(network, task)
     wanted, left_out = _plan(network, task, quantities)
@@ -105,88 +95,38 @@ def _full(
     branches = branches_of(problem, network.activation, options)
     with bar("posterior", branches.n_searches, progress, seconds=branches.seconds) as advance:
         states = branches.stationary_states(advance)
-    state = _select(states, branch, branches.converged)
-    lost, lost_notes = _lost_check(states, state, branch, branches.converged)
+    state = _select(states, branch, branches)
     judged = branches.judge(state)
-    unstable, notes = _stability_check(state, judged, asked=branch != "lowest")
-    fields = _fields(problem, state, judged, _test_features(branches, state, judged, network, task))
+    lost, lost_notes = _lost(states, state, branch, branches)
+    unstable, notes = _instability(state, judged, asked=branch != "lowest")
+    test: tuple[np.ndarray, np.ndarray | None] = np.full((network.depth * task.n_test, len(state.hidden)), np.nan), None
+    if task.n_test and judged.failure is None:
+        test = branches.test_features(state, network, task)
+    fields = _fields(problem, state, judged, *test)
+    made_with = {"temperature": float(temperature), "branch": branch, "integration": integration, "paths": paths}
+    listed = [{"branch": s.branch, "free_energy": s.free_energy, "stability": s.stability} for s in states]
     certificate = Certificate(
         "posterior",
         judged.checks | lost | unstable,
         judged.failure,
         steps=state.steps,
-        seed=options.seed if judged.feature_stderr is not None else None,
+        seed=seed if judged.feature_stderr is not None else None,
         wall_time=time.perf_counter() - begun,
-        options={
-            "temperature": float(temperature),
-            "branch": branch,
-            "integration": options.integration,
-            "paths": options.paths,
-            "rtol": branches.rtol if options.rtol is None else options.rtol,
-            "max_steps": options.max_steps,
-            "quantities": list(wanted),
-        },
+        options=made_with
+        | {"rtol": branches.rtol if rtol is None else rtol, "max_steps": max_steps, "quantities": list(wanted)},
         notes=(*task.notes, *notes, *lost_notes),
         left_out=left_out,
-        diagnostics={"branches": [_listed(s) for s in states], "symmetric": branches.symmetric} | judged.diagnostics,
+        diagnostics={"branches": listed, "symmetric": branches.symmetric} | judged.diagnostics,
     )
-    return make_solution(_chosen(fields, wanted), certificate, network, task, throw=throw)
-
-
-def _refuse_search_options(branch: str, integration: str, paths: int | None) -> None:
-    for name, given, default in (
-        ("branch", branch, "lowest"),
-        ("integration", integration, "auto"),
-        ("paths", paths, None),
-    ):
-        if given != default:
-            raise ValueError(
-                f"`{name}` must be {default!r} for method='perturbative', which has one state, got {given!r}."
-            )
-
-
-def _perturbative(
-    network: Network,
-    task: Task,
-    temperature: float,
-    order: int | None,
-    quantities: Iterable[str] | None,
-    rtol: float | None,
-    throw: bool,
-) -> Solution:
-    begun = time.perf_counter()
-    order = checks.integer("order", perturbation.DEFAULT_ORDER if order is None else order, 0)
-    if order > 2:
-        raise ValueError(f"`order` must be 0, 1 or 2, got {order}.")
-    rtol = perturbation.DEFAULT_RTOL if rtol is None else checks.tolerance("rtol", rtol, 1e-12)
-    problem = core.problem_of(network, task, temperature)
-    perturbation.require_linear(network.activation)
-    size = 8 * len(problem.input_kernel) ** 2
-    sizes = dict.fromkeys(perturbation.NAMES, size) | {"hidden_terms": (order + 1) * size}
-    wanted, left_out = choose_quantities(quantities, sizes)
-    series = perturbation.expansion(problem)
-    certificate = Certificate(
-        "posterior",
-        perturbation.perturbative_checks(problem, series, order, rtol),
-        wall_time=time.perf_counter() - begun,
-        options={
-            "temperature": float(temperature),
-            "method": "perturbative",
-            "order": order,
-            "quantities": list(wanted),
-        },
-        notes=task.notes,
-        left_out=left_out,
-    )
-    fields = perturbation.perturbative_fields(problem, series, order)
-    coords = {"order": np.arange(order + 1)} if "hidden_terms" in wanted else None
-    return make_solution({n: fields[n] for n in wanted}, certificate, network, task, coords=coords, throw=throw)
+    chosen = {name: (DIMS[name], fields[name]) for name in wanted}
+    chosen |= {f"{n}_stderr": (DIMS[n], fields[f"{n}_stderr"]) for n in wanted if f"{n}_stderr" in fields}
+    return make_solution(chosen, certificate, network, task, throw=throw)
 
 
 def _plan(network: Network, task: Task, quantities: Iterable[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Which fields to return; refuses kernels that do not fit in memory before making any."""
     n_nodes, n_out = network.depth * task.n_samples, task.labels().shape[-1]
-    sizes = dict.fromkeys(DIMS, 8) | {name: 8 * n_nodes**2 for name, dims in DIMS.items() if dims == PAIRS}
+    sizes = {name: 8 * n_nodes**2 if dims == PAIRS else 8 for name, dims in DIMS.items()}
     sizes |= {"prediction": 8 * n_nodes * n_out, "alignment": 8 * network.depth}
     sizes["test_prediction"] = 8 * network.depth * task.n_test * n_out
     if not task.n_test:
@@ -194,23 +134,21 @@ def _plan(network: Network, task: Task, quantities: Iterable[str] | None) -> tup
     return choose_quantities(quantities, sizes)
 
 
-def _select(states: list[S], branch: str, converged: Callable[[S], bool]) -> S:
+def _select(states: list[S], branch: str, branches: Branches[S]) -> S:
     """The first of the branch, or else the nearest to stationary of the searches that stopped on their way."""
     chosen = [state for state in states if branch in ("lowest", state.branch)]
     if chosen:
         return chosen[0]
-    stopped = [state for state in states if not converged(state)]
+    stopped = [state for state in states if not branches.converged(state)]
     if not stopped:
         there = sorted({state.branch for state in states})
         raise ValueError(f"`branch` must be one of {there} here: no {branch} stationary point was found.")
     return min(stopped, key=lambda state: state.residual if np.isfinite(state.residual) else np.inf)
 
 
-def _lost_check(
-    states: list[S], chosen: S, branch: str, converged: Callable[[S], bool]
-) -> tuple[dict[str, Check], tuple[str, ...]]:
+def _lost(states: list[S], chosen: S, branch: str, branches: Branches[S]) -> tuple[dict[str, Check], tuple[str, ...]]:
     """Searches that stopped on their way to what may be the answer instead of the chosen state."""
-    stopped = [state for state in states if state is not chosen and not converged(state)]
+    stopped = [state for state in states if state is not chosen and not branches.converged(state)]
     if branch != "lowest":
         n_lost = 0 if chosen.branch == branch else 1 + len(stopped)
         note = f"no {branch} point was reached: {n_lost} searches stopped before they converged"
@@ -220,9 +158,7 @@ def _lost_check(
     return {"lost": Check(n_lost, 0, Status.incomplete)}, (note,) if n_lost else ()
 
 
-def _stability_check(
-    state: StationaryState, judged: Judged, *, asked: bool
-) -> tuple[dict[str, Check], tuple[str, ...]]:
+def _instability(state: StationaryState, judged: Judged, *, asked: bool) -> tuple[dict[str, Check], tuple[str, ...]]:
     """A saddle is no answer to a question for the lowest minimum; one that was asked for is noted."""
     if judged.failure is not None or not np.isfinite(state.stability):
         return {}, ()
@@ -233,39 +169,18 @@ def _stability_check(
     return {}, (f"the {state.branch} point is a saddle here (stability {state.stability:.3g}), returned as asked",)
 
 
-def _listed(state: StationaryState) -> dict[str, Any]:
-    return {"branch": state.branch, "free_energy": state.free_energy, "stability": state.stability}
-
-
-def _test_features(
-    branches: Branches[S], state: S, judged: Judged, network: Network, task: Task
-) -> ConditionalFeatures | None:
-    """Features of the test inputs; NaN where the state itself failed."""
-    if not task.n_test:
-        return None
-    if judged.failure is not None:
-        return ConditionalFeatures(np.full((network.depth * task.n_test, len(state.hidden)), np.nan))
-    return branches.test_features(state, network, task)
-
-
-def _chosen(fields: dict[str, Any], wanted: tuple[str, ...]) -> Fields:
-    """The wanted fields, each with its standard error where it has one."""
-    named = {name: (DIMS[name], fields[name]) for name in wanted}
-    return named | {f"{n}_stderr": (DIMS[n], fields[f"{n}_stderr"]) for n in wanted if f"{n}_stderr" in fields}
-
-
 def _fields(
-    problem: core.Problem, state: StationaryState, judged: Judged, test: ConditionalFeatures | None
+    problem: core.Problem, state: StationaryState, judged: Judged, test: np.ndarray, test_stderr: np.ndarray | None
 ) -> dict[str, Any]:
-    """All fields by name."""
+    """All fields by name, and the standard errors of those that are sampled."""
     per_state = lambda f: f.reshape(problem.depth, -1, f.shape[-1])  # noqa: E731
     predict = lambda rows: per_state(np.asarray(core.predict(problem, state.feature, rows)))  # noqa: E731
-    return _errors(problem, state, judged, test) | {
+    fields = {
         "hidden": core.by_pairs(problem, state.hidden),
         "feature": core.by_pairs(problem, state.feature),
         "conjugate": core.by_pairs(problem, judged.conjugate),
         "prediction": predict(state.feature),
-        "test_prediction": None if test is None else predict(test.feature),
+        "test_prediction": predict(test) if len(test) else None,
         "free_energy": judged.energy + judged.entropy,
         "energy": judged.energy,
         "entropy": judged.entropy,
@@ -273,24 +188,17 @@ def _fields(
         "stability": state.stability,
         "alignment": _alignment(problem, state.feature),
     }
-
-
-def _errors(
-    problem: core.Problem, state: StationaryState, judged: Judged, test: ConditionalFeatures | None
-) -> dict[str, np.ndarray]:
-    """Standard errors of sampled fields, by name."""
     if judged.feature_stderr is None or judged.hidden_stderr is None:
-        return {}
+        return fields
     known = state.feature, judged.feature_stderr
-    per_state = lambda f: f.reshape(problem.depth, -1, f.shape[-1])  # noqa: E731
-    errors = {
+    fields |= {
         "hidden_stderr": core.by_pairs(problem, judged.hidden_stderr),
         "feature_stderr": core.by_pairs(problem, judged.feature_stderr),
         "prediction_stderr": per_state(_prediction_error(problem, *known, *known)),
     }
-    if test is not None and test.stderr is not None:
-        errors["test_prediction_stderr"] = per_state(_prediction_error(problem, *known, test.feature, test.stderr))
-    return errors
+    if test_stderr is not None:
+        fields["test_prediction_stderr"] = per_state(_prediction_error(problem, *known, test, test_stderr))
+    return fields
 
 
 def _prediction_error(

@@ -1,28 +1,24 @@
-r"""Perturbation theory in the labels of a linear network, to second order with all terms.
+r"""Perturbation theory in the labels of a linear network, to second order with all terms, Eqs. (posterior.21),
+(posterior.22): :math:`A = 2\tilde\Phi`, bwd solves :math:`A = Q + w[A^+]`, fwd solves :math:`H = Q + w[H^-]`."""
 
-.. math::
-    A_1 &= \mathrm{bwd}(vR_0YR_0), \qquad H_1 = \mathrm{fwd}(H_0A_1H_0), \qquad K_1 = w[H_1^-] \\
-    A_2 &= \mathrm{bwd}(B_2 + w[(A_1H_0A_1)^+]), \qquad B_2 = -v^2(R_0H_1R_0YR_0 + \text{transp.}) \\
-    H_2 &= \mathrm{fwd}(H_0A_2H_0 + H_0A_1H_0A_1H_0 + K_1A_1H_0 + H_0A_1K_1)
-
-Eqs. (posterior.21), (posterior.22): :math:`A = 2\tilde\Phi`, bwd solves :math:`A = Q + w[A^+]`, fwd solves
-:math:`H = Q + w[H^-]`. The poster's propagator term is :math:`w[(A_1H_0A_1)^+]` with its outer indices shifted by one;
-it is one of several terms of the same order.
-"""
-
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from widefield.answer.certificate import Check
-from widefield.question.activation import Activation
+from widefield.answer.boundary import choose_quantities
+from widefield.answer.certificate import Certificate, Check
+from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.theories.posterior import problem as core
 from widefield.theories.posterior.linear import free_energy as linear
 
 PAIRS = ("state", "state_", "sample", "sample_")
-NAMES = ("hidden", "conjugate", "hidden_terms", "propagator")
-DEFAULT_ORDER, DEFAULT_RTOL, EXACT = 2, 0.5, 1e-10
+DEFAULT_RTOL, EXACT = 0.5, 1e-10
 
 
 class Expansion(NamedTuple):
@@ -33,44 +29,72 @@ class Expansion(NamedTuple):
     propagator: np.ndarray
 
 
-def require_linear(activation: Activation) -> None:
-    """Refuse other activations by name."""
-    if not activation.known_as("linear"):
+def perturbative(
+    network: Network,
+    task: Task,
+    temperature: float,
+    order: int | None,
+    quantities: Any,
+    rtol: float | None,
+    throw: bool,
+) -> Solution:
+    """`widefield.posterior` with ``method="perturbative"``."""
+    begun = time.perf_counter()
+    order = checks.integer("order", 2 if order is None else order, 0)
+    if order > 2:
+        raise ValueError(f"`order` must be 0, 1 or 2, got {order}.")
+    rtol = DEFAULT_RTOL if rtol is None else checks.tolerance("rtol", rtol, 1e-12)
+    problem = core.problem_of(network, task, temperature)
+    if not network.activation.known_as("linear"):
         raise ValueError(
             f"`activation` must be linear for the perturbation theory in the labels, which is for linear networks, "
-            f"got {activation}."
+            f"got {network.activation}."
         )
-
-
-def perturbative_fields(problem: core.Problem, series: Expansion, order: int) -> dict[str, tuple[tuple[str, ...], Any]]:
-    """The fields of `widefield.posterior` with ``method="perturbative"``."""
+    size = 8 * len(problem.input_kernel) ** 2
+    sizes = {"hidden": size, "conjugate": size, "hidden_terms": (order + 1) * size, "propagator": size}
+    wanted, left_out = choose_quantities(quantities, sizes)
+    series = expansion(problem)
+    # The first term that is left out, relative to the kernel.
+    zeroth, first, second = (float(np.abs(term).max(initial=0)) for term in series.hidden)
+    third = second**2 / first if first > 0 else 0.0
+    error = (first, second, third)[order] / max(zeroth, 1e-300)
+    made_with = {"temperature": float(temperature), "method": "perturbative", "order": order}
+    certificate = Certificate(
+        "posterior",
+        {"residual": Check(_residual(problem, series), EXACT), "error": Check(error, rtol)},
+        wall_time=time.perf_counter() - begun,
+        options=made_with | {"quantities": list(wanted)},
+        notes=task.notes,
+        left_out=left_out,
+    )
     pairs = lambda M: core.by_pairs(problem, M)  # noqa: E731
     terms = np.stack([pairs(term) for term in series.hidden[: order + 1]])
-    return {
+    fields = {
         "hidden": (PAIRS, terms.sum(axis=0)),
         "conjugate": (PAIRS, 0.5 * pairs(sum(series.conjugate[: order + 1], np.zeros_like(series.hidden[0])))),
         "hidden_terms": (("order", *PAIRS), terms),
         "propagator": (PAIRS, 0.5 * pairs(series.propagator)),
     }
-
-
-def perturbative_checks(problem: core.Problem, series: Expansion, order: int, rtol: float) -> dict[str, Check]:
-    """The residual of the exact recursions order by order, and the first term that is left out, relative to the kernel."""
-    zeroth, first, second = (float(np.abs(term).max(initial=0)) for term in series.hidden)
-    third = second**2 / first if first > 0 else 0.0
-    size = max(zeroth, 1e-300)
-    error = (first, second, third)[order] / size
-    return {"residual": Check(_residual(problem, series), EXACT), "error": Check(error, rtol)}
+    coords = {"order": np.arange(order + 1)} if "hidden_terms" in wanted else None
+    return make_solution({n: fields[n] for n in wanted}, certificate, network, task, coords=coords, throw=throw)
 
 
 def expansion(problem: core.Problem) -> Expansion:
     """All terms up to second order."""
     shifted = lambda M: np.asarray(core.shifted(problem, M))  # noqa: E731
     returned = lambda M: np.asarray(core.returned(problem, M))  # noqa: E731
-    forward = lambda Q: _sum(shifted, Q, problem.depth)  # noqa: E731
-    backward = lambda Q: _sum(returned, Q, problem.depth)  # noqa: E731
-    v, H0, y = float(problem.readout), linear.random_kernel(problem), core.all_labels(problem)
-    R, Y = _response(problem, H0), y @ y.T
+
+    def resolved(step: Callable[[np.ndarray], np.ndarray], Q: np.ndarray) -> np.ndarray:
+        """Q + step(Q) + step(step(Q)) + …, which ends after as many terms as there are states."""
+        total = Q
+        for _ in range(problem.depth - 1):
+            total = Q + step(total)
+        return total
+
+    forward, backward = partial(resolved, shifted), partial(resolved, returned)
+    v, H0, y, S = float(problem.readout), linear.random_kernel(problem), core.all_labels(problem), problem.supervised
+    R, Y = np.zeros_like(H0), y @ y.T
+    R[np.ix_(S, S)] = np.linalg.inv(v * H0[np.ix_(S, S)] + problem.temperature * np.eye(len(S)))
     A1 = backward(v * R @ Y @ R)
     H1 = forward(H0 @ A1 @ H0)
     K1 = shifted(H1)
@@ -79,22 +103,6 @@ def expansion(problem: core.Problem) -> Expansion:
     A2 = backward(B2 + path)
     H2 = forward(H0 @ A2 @ H0 + H0 @ A1 @ H0 @ A1 @ H0 + K1 @ A1 @ H0 + H0 @ A1 @ K1)
     return Expansion((H0, H1, H2), (np.zeros_like(H0), A1, A2), backward(path))
-
-
-def _sum(step: Callable[[np.ndarray], np.ndarray], Q: np.ndarray, depth: int) -> np.ndarray:
-    """Q + step(Q) + step(step(Q)) + …, which ends after as many terms as there are states."""
-    total = Q
-    for _ in range(depth - 1):
-        total = Q + step(total)
-    return total
-
-
-def _response(problem: core.Problem, H0: np.ndarray) -> np.ndarray:
-    """(vH0 + κ)^{-1} on the supervised nodes, zero elsewhere."""
-    S = problem.supervised
-    R = np.zeros_like(H0)
-    R[np.ix_(S, S)] = np.linalg.inv(float(problem.readout) * H0[np.ix_(S, S)] + problem.temperature * np.eye(len(S)))
-    return R
 
 
 def _residual(problem: core.Problem, series: Expansion) -> float:

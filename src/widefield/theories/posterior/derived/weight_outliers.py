@@ -1,38 +1,40 @@
 r"""Eigenvalues of the trained recurrent weights that leave the random bulk.
 
-Given the neurons, the weights are those of least norm that produce them, plus what stays random,
-
-.. math::  W = \tfrac wN\sum_{ab} h^a\,[K^{-1}]_{ab}\,\varphi(h^{b-1})^{T} + \text{random}, \qquad
-           z = \mathrm{eig}\bigl(w\,\Psi K^{-1}\bigr),\quad \Psi_{ba} = \langle\varphi^{b-1}h^{a}\rangle
-
-Eq. (posterior.23). This is the mean of a Gaussian, :math:`W` and the input weights, under the condition that they produce
-:math:`h`; what stays random is independent of the neurons, so that it moves no eigenvalue outside its own disc. An
-eigenvalue is an outlier where :math:`|z| > \sqrt w`, the radius of the bulk.
+Given the neurons, the weights are those of least norm that produce them, whose eigenvalues are those of
+:math:`w\,\Psi K^{-1}` with :math:`\Psi_{ba} = \langle\varphi^{b-1}h^{a}\rangle`, Eq. (posterior.23), plus what stays random.
+That is independent of the neurons, so that it moves no eigenvalue outside its own disc: an eigenvalue is an outlier where
+:math:`|z| > \sqrt w`, the radius of the bulk.
 """
 
 import time
 from typing import NamedTuple
 
+import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from widefield.answer.boundary import x64
 from widefield.answer.certificate import Certificate, Check
 from widefield.answer.solution import Solution, make_solution
+from widefield.gaussian.kernels import parity_of
 from widefield.question.activation import Activation
 from widefield.theories.posterior import problem as core
-from widefield.theories.posterior.nonlinear.cross_moment import CONSISTENT, SPREAD, cross_moment
+from widefield.theories.posterior.nonlinear import annealed, moments, saddle_map
+from widefield.theories.posterior.nonlinear.saddle import COLLAPSED, MAX_DIMENSION, levels_of
 
 NOISE = 1e-10  # of the largest eigenvalue: what lies below is a rounding
 EXACT = 1e-9  # residual of an eigenvector
+SETTLED = 1e-8  # relative change of a moment from one grid to the next
+N_DRAWS, N_BATCHES = 1 << 17, 16
+CONSISTENT, SPREAD = 1e-4, 6.0  # how far <φφ> may be from a solution's: of its largest entry, in standard errors
 
 
 class Spectrum(NamedTuple):
-    """``eigenvalues`` (complex, largest first), their standard errors, the largest residual of an eigenvector, and what
-    the density's own features say."""
+    """``eigenvalues`` (complex, largest first), their standard errors, and what success rests on."""
 
     eigenvalues: np.ndarray
     stderr: np.ndarray
-    residual: float
     checks: dict[str, Check]
 
 
@@ -63,7 +65,7 @@ def weight_outliers(solution: Solution, *, throw: bool = True) -> Solution:
     z, radius = spectrum.eigenvalues, float(np.sqrt(w))
     certificate = Certificate(
         "weight_outliers",
-        dict(solution.certificate.checks) | spectrum.checks | {"eigenvector": Check(spectrum.residual, EXACT)},
+        dict(solution.certificate.checks) | spectrum.checks,
         solution.certificate.failure,
         wall_time=time.perf_counter() - begun,
         options=dict(solution.certificate.options),
@@ -98,13 +100,16 @@ def _of_moments(problem: core.Problem, w: float, feature: np.ndarray, cross: np.
     before = np.zeros_like(cross)
     n = problem.n_samples
     before[n:] = cross[:-n]
-    matrix = w * before @ _pseudo_inverse(np.asarray(core.covariance(problem, feature)))
+    K = np.asarray(core.covariance(problem, feature))
+    scale = np.sqrt(np.diagonal(K))
+    inverse = np.where(scale > 0, 1 / np.where(scale > 0, scale, 1), 0)
+    correlations = inverse[:, None] * K * inverse
+    K_inverse = inverse[:, None] * np.linalg.pinv(correlations, rcond=1e-11, hermitian=True) * inverse
+    matrix = w * before @ K_inverse
     values, vectors = np.linalg.eig(matrix)
-    residual = float(
-        np.abs(matrix @ vectors - vectors * values).max(initial=0) / max(1.0, np.abs(matrix).max(initial=0))
-    )
+    off = np.abs(matrix @ vectors - vectors * values).max(initial=0) / max(1.0, np.abs(matrix).max(initial=0))
     order = np.argsort(-np.abs(values), kind="stable")
-    return Spectrum(values[order], np.zeros(len(values)), residual, {})
+    return Spectrum(values[order], np.zeros(len(values)), {"eigenvector": Check(float(off), EXACT)})
 
 
 def _nonlinear(
@@ -116,11 +121,19 @@ def _nonlinear(
     error: np.ndarray | None,
 ) -> Spectrum:
     """``error`` is the standard error of the features, None where they come from a grid."""
-    moment = cross_moment(problem, activation, feature, hidden)
+    moment = _cross_moment(problem, activation, feature, hidden)
     mean, n = moment.cross.mean(axis=0), len(moment.cross)
-    off = _feature_deviation(moment.feature, feature, error)
-    checks = {"features": Check(off, 1.0), "cross_moment": Check(moment.change, CONSISTENT)}
-    spectrum = _of_moments(problem, w, feature, mean)._replace(checks=checks)
+    off, allowed = np.abs(moment.feature.mean(axis=0) - feature), CONSISTENT * np.abs(feature).max()
+    if error is not None:
+        scatter = moment.feature.std(axis=0, ddof=1) / np.sqrt(n) if n > 1 else 0.0
+        allowed = allowed + SPREAD * np.hypot(error, scatter)
+    if not np.all(off <= allowed):
+        raise ValueError(
+            f"`solution` must be converged: its density has features up to {off.max():.2g} away from those it states."
+        )
+    judged = {"features": Check(float(np.max(off / allowed)), 1.0), "cross_moment": Check(moment.change, CONSISTENT)}
+    spectrum = _of_moments(problem, w, feature, mean)
+    spectrum = spectrum._replace(checks=judged | spectrum.checks)
     if n == 1:
         return spectrum
     rng, spread = np.random.default_rng(0), []
@@ -132,21 +145,49 @@ def _nonlinear(
     return spectrum._replace(stderr=np.sqrt(np.mean(np.square(spread), axis=0)))
 
 
-def _feature_deviation(features: np.ndarray, feature: np.ndarray, error: np.ndarray | None) -> float:
-    """How far the features of the solution's own density are from the solution's, in units of what is allowed."""
-    off = np.abs(features.mean(axis=0) - feature)
-    allowed = CONSISTENT * np.abs(feature).max()
-    if error is not None:
-        scatter = features.std(axis=0, ddof=1) / np.sqrt(len(features)) if len(features) > 1 else 0.0
-        allowed = allowed + SPREAD * np.hypot(error, scatter)
-    if not np.all(off <= allowed):
-        raise ValueError(
-            f"`solution` must be converged: its density has features up to {off.max():.2g} away from those it states."
-        )
-    return float(np.max(off / allowed))
+class Moment(NamedTuple):
+    r"""``cross`` :math:`\Psi = \langle\varphi h^{\mathsf T}\rangle` and ``feature`` :math:`\langle\varphi\varphi^{\mathsf T}\rangle`
+    (batch, node, node_) by independent batches of nodes; grids have one.
+
+    ``change`` is the relative change of ``cross`` from the grid before, zero for draws.
+    """
+
+    cross: np.ndarray
+    feature: np.ndarray
+    change: float = 0.0
 
 
-def _pseudo_inverse(K: np.ndarray) -> np.ndarray:
-    scale = np.sqrt(np.diagonal(K))
-    inverse = np.where(scale > 0, 1 / np.where(scale > 0, scale, 1), 0)
-    return inverse[:, None] * np.linalg.pinv(inverse[:, None] * K * inverse, rcond=1e-11, hermitian=True) * inverse
+def _cross_moment(problem: core.Problem, activation: Activation, feature: np.ndarray, hidden: np.ndarray) -> Moment:
+    r""":math:`\langle\varphi_a h_b\rangle` over the density of a state (Φ, C), and the features, which must be the state's.
+
+    Method: grids up to four dimensions, until two agree to 1e-8; Sobol draws beyond, annealed ones where their weights
+    collapse.
+    """
+    prior = saddle_map.prior_state(problem, activation)
+    frame = saddle_map.saddle_map(problem, activation, None, prior, np.ones(problem.input_kernel.shape, bool))
+    state = saddle_map.State(jnp.asarray(feature), jnp.asarray(hidden))
+    density, dimension = frame.density(state), frame.dimension
+    if dimension > MAX_DIMENSION:
+        nodes = moments.draws(dimension, min(N_DRAWS, moments.capacity(dimension)), 0, N_BATCHES)
+        cross, products, share = _sums(nodes, activation, density, state.hidden)
+        if share < COLLAPSED:
+            nodes, _ = annealed.anneal(activation, density, N_DRAWS // (4 * N_BATCHES), 0, N_BATCHES)
+            cross, products, _ = _sums(nodes, activation, density, state.hidden)
+        return Moment(np.asarray(cross), np.asarray(products))
+    before = None
+    for make in levels_of(frame, parity_of(activation) != 0):
+        cross, products, _ = _sums(make(), activation, density, state.hidden)
+        moment = Moment(np.asarray(cross), np.asarray(products))
+        change = np.inf if before is None else np.abs(moment.cross - before.cross).max() / np.abs(moment.cross).max()
+        before, moment = moment, moment._replace(change=float(change))
+        if change <= SETTLED:
+            break
+    return moment
+
+
+@eqx.filter_jit
+def _sums(
+    nodes: moments.Nodes, activation: Activation, density: moments.Density, hidden: Array
+) -> tuple[Array, Array, Array]:
+    """<φhᵀ> and <φφᵀ> by batch, and the effective share of all nodes."""
+    return moments.batch_products(nodes, activation, density, hidden, lambda phi, h: ((phi, h), (phi, phi)))

@@ -2,35 +2,46 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import ClassVar, NamedTuple, final
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from widefield.answer.certificate import Check, Status
 from widefield.question.network import Network
 from widefield.question.task import Task
-from widefield.solvers import continuation
+from widefield.solvers import continuation, definite
 from widefield.theories.posterior.branches import (
     Advance,
     Branches,
-    ConditionalFeatures,
     GrowthLaw,
     Judged,
     LandscapePoint,
     Options,
+    adjacent_correlation,
 )  # fmt: skip
 from widefield.theories.posterior.linear import free_energy as linear
 from widefield.theories.posterior.linear import stationary
-from widefield.theories.posterior.linear.landau import landau
-from widefield.theories.posterior.linear.landscape import landscape_points
 from widefield.theories.posterior.linear.saddle_residual import linear_saddle
 from widefield.theories.posterior.linear.stationary import LinearState
-from widefield.theories.posterior.linear.test_inputs import kernel_with_test_inputs
-from widefield.theories.posterior.problem import Problem, energy, scaled
+from widefield.theories.posterior.problem import (
+    Array,
+    Problem,
+    correlation,
+    correlation_forms,
+    energy,
+    input_kernels_of_test,
+    is_symmetric,
+    scaled,
+    shifted,
+)
 
+STIFFNESS, ROUNDS = 20.0, 60  # of the spring that holds a correlation, and how often its field is corrected
 # of each question: the default, and the smallest that can be met
-RTOLS = {name: (1e-10, 1e-12) for name in ("transition", "tricritical")} | {
-    "posterior": (1e-10, 1e-13), "landscape": (1e-8, 1e-11),
+RTOLS = {
+    "transition": (1e-10, 1e-12), "tricritical": (1e-10, 1e-12), "posterior": (1e-10, 1e-13), "landscape": (1e-8, 1e-11),
 }  # fmt: skip
 STEP = 1e-3  # relative distance over which the softest eigenvalue is differentiated
 SHARE = {"posterior": 0.1}  # of rtol, to which gradients are driven; for transitions 0.01
@@ -43,6 +54,7 @@ class LinearBranches(Branches[LinearState]):
     """Minimization over positive definite kernels, by descent from known points."""
 
     temperature_span: ClassVar[tuple[float, int]] = 1e6, 41
+    quartic_share: ClassVar[float] = 1.0
 
     problem: Problem
     layout: linear.Layout  # coordinates, which belong to the random network and so to every factor
@@ -50,6 +62,8 @@ class LinearBranches(Branches[LinearState]):
     rtol: float
     tolerance: float
     max_steps: int
+    symmetric: bool
+    seconds: float
     sampled: bool = False
     reach: float = 1e4
     crossing_rtol: float = 1e-13
@@ -57,26 +71,13 @@ class LinearBranches(Branches[LinearState]):
 
     @classmethod
     def make(cls, problem: Problem, options: Options) -> "LinearBranches":
-        rtol = options.relative_tolerance(RTOLS)
+        rtol, layout = options.relative_tolerance(RTOLS), linear.layout_of(problem)
         tolerance = SHARE.get(options.question, 0.01) * rtol
-        return cls(problem, linear.layout_of(problem), options.along, rtol, tolerance, options.max_steps)
-
-    @property
-    def seconds(self) -> float:  # type: ignore[override]
-        return 2e-6 * len(self.problem.input_kernel) ** 3
-
-    @property
-    def quartic_rtol(self) -> float:
-        return self.rtol
-
-    @property
-    def symmetric(self) -> bool:
-        return isinstance(self.layout, linear.Joint) and stationary.is_symmetric(self.problem)
+        limits, seconds = (rtol, tolerance, options.max_steps), 2e-6 * len(problem.input_kernel) ** 3
+        return cls(problem, layout, options.along, *limits, is_symmetric(problem), seconds)
 
     def stationary_states(self, advance: Advance) -> list[LinearState]:
-        return stationary.stationary_points(
-            self.layout, tolerance=self.tolerance, max_steps=self.max_steps, advance=advance
-        )
+        return stationary.stationary_points(self.layout, self.tolerance, self.max_steps, advance)
 
     def converged(self, state: LinearState) -> bool:
         return stationary.is_converged(state, self.tolerance)
@@ -95,8 +96,18 @@ class LinearBranches(Branches[LinearState]):
         failure = None if finite else Status.nonfinite
         return Judged(conjugate, cost, state.free_energy - cost, judged, failure, {}, -stationary.UNSTABLE)
 
-    def test_features(self, state: LinearState, network: Network, task: Task) -> ConditionalFeatures:
-        return ConditionalFeatures(kernel_with_test_inputs(state, network, task))
+    def test_features(self, state: LinearState, network: Network, task: Task) -> tuple[np.ndarray, np.ndarray | None]:
+        r""":math:`H_{*,\rm tr} = K_{*,\rm tr}K_{\rm tr}^{-1}H_{\rm tr}`, Eq. (posterior.10): the random network's law given
+        the training neurons, forward in the states because K of a state needs H of the one before."""
+        inputs, _ = input_kernels_of_test(network, task)
+        J = state.layout.inverse  # so that K is inverted on the range of the random network's kernel
+        K = J @ np.asarray(state.layout.covariance(linear.kernel(state.layout, state.point))) @ J.swapaxes(-1, -2)
+        inverse = stationary.expand(state.layout, J.swapaxes(-1, -2) @ np.linalg.inv(K) @ J)
+        H = np.zeros_like(inputs)
+        for _ in range(network.depth):  # each pass makes one state more final
+            K = inputs + np.asarray(shifted(self.problem, H))
+            H = K @ inverse @ state.hidden
+        return H, None
 
     def reached(self, state: LinearState) -> bool:
         return bool(state.residual <= self.rtol and np.isfinite(state.stability))
@@ -117,6 +128,10 @@ class LinearBranches(Branches[LinearState]):
     def on_coherent_branch(self, state: LinearState) -> bool:
         return state.residual <= self.tolerance and state.branch == "coherent"
 
+    def coherent(self, factor: float, start: LinearState) -> LinearState | None:
+        """The coherent state that is reached from ``start``, None where there is none."""
+        return next(filter(self.on_coherent_branch, self.coherent_candidates(factor, start)), None)
+
     def _descend(self, factor: float, start: np.ndarray, *, even: bool) -> LinearState:
         layout = self.at(factor)
         minimum = stationary.minimum_below(layout, start, even=even, tolerance=self.tolerance, max_steps=self.max_steps)
@@ -127,19 +142,16 @@ class LinearBranches(Branches[LinearState]):
         return replace(self, problem=problem, layout=self.layout._replace(problem=problem))
 
     def quartic(self, critical: float, state: LinearState) -> tuple[float, float]:
-        return landau(state).quartic, 0.0
-
-    def replicas(self, critical: float, state: LinearState) -> np.ndarray:
-        return np.array([critical])
+        return landau(state)[0], 0.0
 
     def growth_law(self, critical: float, state: LinearState) -> GrowthLaw[LinearState]:
         """From Landau's expansion at the instability; the coherent branch of a first-order one is followed to its end."""
-        expansion = landau(state)
-        if expansion.quartic <= 0:
+        quartic, correlation = landau(state)
+        if quartic <= 0:
             return self._coexistence(critical, state)
         near = [self.incoherent(critical * (1 + s * STEP) ** (1 / self.power), state).stability for s in (-2, -1, 1, 2)]
         slope = (near[0] - 8 * near[1] + 8 * near[2] - near[3]) / (12 * STEP)
-        prefactor = expansion.correlation * np.sqrt(abs(slope) / (4 * expansion.quartic))
+        prefactor = correlation * np.sqrt(abs(slope) / (4 * quartic))
         return GrowthLaw("second", 0.5, float(prefactor))
 
     def _coexistence(self, critical: float, state: LinearState) -> GrowthLaw[LinearState]:
@@ -163,10 +175,95 @@ class LinearBranches(Branches[LinearState]):
             merged = self.side * min(self.side * end[0], self.side * critical)
             return GrowthLaw("first", spinodal=merged, equal_free_energy=merged)
         equal = continuation.crossing(excess, first, continuation.Sample(beyond, *excess(beyond, start)))
-        lost = (
-            () if equal is not None else ("the free energies of the two branches were not followed to their crossing",)
-        )
-        return GrowthLaw("first", spinodal=end[0], equal_free_energy=None if equal is None else equal.value, lost=lost)
+        if equal is None:
+            lost = ("the free energies of the two branches were not followed to their crossing",)
+            return GrowthLaw("first", spinodal=end[0], lost=lost)
+        return GrowthLaw("first", spinodal=end[0], equal_free_energy=equal.value)
 
     def landscape(self, pair: tuple[int, int], values: np.ndarray, advance: Advance) -> list[LandscapePoint | None]:
-        return landscape_points(self.problem, pair, values, self.rtol, self.max_steps, advance)
+        """All values, outwards from the one closest to zero."""
+        root, inverse = linear.roots(linear.random_kernel(self.problem)[None])
+        layout = linear.Joint(self.problem, root, inverse, np.eye(root.shape[-1])[None])
+        forms = tuple(root.swapaxes(-1, -2) @ form @ root for form in correlation_forms(self.problem, *pair))
+        middle = int(np.argmin(np.abs(values)))
+        points: dict[int, LandscapePoint] = {}
+        for path in (range(middle, len(values)), range(middle - 1, -1, -1)):
+            S, field = np.eye(root.shape[-1])[None], np.zeros(())
+            for i in path:
+                constraint = Constraint(forms, np.asarray(values[i]), field)
+                S, field, off, free = constrained_minimum(S, layout, constraint, self.rtol, self.max_steps)
+                kernel = np.asarray(linear.kernel(layout, np.asarray(S))[0])
+                points[i] = LandscapePoint(kernel, kernel, float(free), float(field), float(off), float(off))
+                advance(1)
+        return [points[i] for i in range(len(values))]
+
+
+def landau(state: LinearState) -> tuple[float, float]:
+    r"""Landau's quartic coefficient b at an incoherent point, and the adjacent correlation per unit of the amplitude.
+
+    .. math::  F = F_0 + \tfrac12\lambda a^2 + b\,a^4, \qquad
+               b = \tfrac1{24}F''''[e,e,e,e] - \tfrac12\langle c, H^{-1}c\rangle, \qquad c = \tfrac12F'''[e,e,\cdot]
+
+    Eq. (posterior.14) along the softest direction :math:`e`, even modes eliminated. Method: derivatives by JAX; H⁻¹c by
+    conjugate gradients among the even lags, where H is positive.
+    """
+    assert isinstance(state.layout, linear.Joint)
+    _, direction = definite.smallest_eigenvalue(linear.free_energy, state.point, (state.layout,), rtol=1e-12)
+    quartic = float(_quartic(jnp.asarray(state.point), linear.mirrored(state.layout), jnp.asarray(direction)))
+    L = np.linalg.cholesky(state.point)
+    moved = linear.kernel(state.layout, L @ direction @ np.swapaxes(L, -1, -2))
+    scale = np.diag(np.diagonal(state.hidden))
+    return quartic, adjacent_correlation(state.problem, np.asarray(moved)[0], scale)
+
+
+@jax.jit
+def _quartic(S: jax.Array, layout: linear.Joint, e: jax.Array) -> jax.Array:
+    value = lambda E: linear.free_energy(definite.displaced(S, E), layout)[0]  # noqa: E731
+    along = lambda a: value(a * e)  # noqa: E731
+    fourth = along
+    for _ in range(4):
+        fourth = jax.grad(fourth)
+    gradient = lambda a: jax.grad(value)(a * e)  # noqa: E731
+    second = jax.jacfwd(jax.jacfwd(gradient))(0.0)
+    even = lambda E: linear.unbroken(0.5 * (E + jnp.swapaxes(E, -1, -2)), layout)  # noqa: E731
+    c = even(0.5 * second)
+    product = lambda E: even(jax.jvp(jax.grad(value), (jnp.zeros_like(S),), (E,))[1])  # noqa: E731
+    response, _ = jax.scipy.sparse.linalg.cg(product, c, tol=1e-13, maxiter=1000)
+    return fourth(0.0) / 24 - 0.5 * jnp.sum(c * response)
+
+
+class Constraint(NamedTuple):
+    """The correlation as three linear forms of S, its target, and the field that holds it there, up to a stiff spring."""
+
+    forms: tuple[Float[Array, "1 rank rank"], ...]
+    target: Float[Array, ""]
+    multiplier: Float[Array, ""]
+
+
+def lagrangian(S: Array, layout: linear.Joint, constraint: Constraint) -> tuple[Array, Array]:
+    """Augmented Lagrangian of the free energy at a given correlation, and its gradient."""
+    value, gradient = linear.free_energy(S, layout)
+    m, slope = correlation(S, constraint.forms)
+    off = m - constraint.target
+    value = value - constraint.multiplier * off + 0.5 * STIFFNESS * off**2
+    return value, gradient + (STIFFNESS * off - constraint.multiplier) * slope
+
+
+@jax.jit
+def constrained_minimum(S: Array, layout: linear.Joint, constraint: Constraint, tolerance: Array, max_steps: int):
+    """Point, field, violation and free energy at the target, by updating the multiplier until the correlation is there."""
+
+    def go_on(c):
+        _, _, off, gradient, n = c
+        return ((jnp.abs(off) > tolerance) | (gradient > tolerance)) & (n < ROUNDS)
+
+    def body(c):
+        S, multiplier, _, _, n = c
+        at = constraint._replace(multiplier=multiplier)
+        minimum = definite.minimize(lagrangian, S, (layout, at), tolerance=0.1 * tolerance, max_steps=max_steps)
+        off = correlation(minimum.point, at.forms)[0] - constraint.target
+        return minimum.point, multiplier - STIFFNESS * off, off, minimum.gradient, n + 1
+
+    big = jnp.asarray(jnp.inf)
+    S, multiplier, off, gradient, _ = jax.lax.while_loop(go_on, body, (S, constraint.multiplier, big, big, 0))
+    return S, multiplier, jnp.maximum(jnp.abs(off), gradient), linear.free_energy(S, layout)[0]

@@ -4,12 +4,9 @@ r"""Linear networks: the free energy of the posterior over positive semi-definit
     F(H) = \tfrac12\mathrm{tr}\,Y(vH_{SS}+\kappa)^{-1} + \tfrac12\mathrm{tr}\,HK^{-1} - \tfrac12\ln|H| + \tfrac12\ln|K|,
     \qquad K = M^w w\,H^- + M^u u\,X^-
 
-Eq. (posterior.7), the poster's linear case with all terms. Less depth·P/2, so that it vanishes without labels: the
-first term is the energy, the rest the entropy, a KL divergence from the random network.
-
-Coordinates: :math:`H = R\,S\,R^{\!T}` with :math:`RR^{\!T} = H_0` of the random network, thin. The range of :math:`H` is
-that of :math:`H_0` whatever the labels, and so is that of :math:`K`; repeated inputs and more samples than dimensions
-need no jitter. The random network is :math:`S = 1`.
+Eq. (posterior.7), less depth·P/2, so that it vanishes without labels. Coordinates: :math:`H = R\,S\,R^{\!T}` with
+:math:`RR^{\!T} = H_0` of the random network, thin. The range of :math:`H` and of :math:`K` is that of :math:`H_0`
+whatever the labels; repeated inputs and more samples than dimensions need no jitter.
 """
 
 from typing import NamedTuple
@@ -19,27 +16,16 @@ import numpy as np
 from jaxtyping import Float
 
 from widefield.solvers import definite
-from widefield.theories.posterior.problem import (
-    Array,
-    Problem,
-    all_labels,
-    by_state,
-    covariance,
-    is_tied,
-    label_response,
-    returned,
-    shifted,
-)  # fmt: skip
+from widefield.theories.posterior import problem as core
+from widefield.theories.posterior.problem import Array, Problem, all_labels, by_state, is_tied
 
 Stack = Float[Array, "block rank rank"]
 RANK = 1e-12  # of the largest eigenvalue of the correlations: what lies below is not there
 
 
 class Joint(NamedTuple):
-    r"""All states at once: one block of all nodes.
-
-    ``mirror`` is what :math:`W \to -W` does to the coordinates where a search is to keep that symmetry, otherwise 1.
-    """
+    r"""One block of all nodes. ``mirror`` is what :math:`W \to -W` does to the coordinates where a search is to keep that
+    symmetry, otherwise 1."""
 
     problem: Problem
     root: Float[Array, "1 node rank"]
@@ -47,14 +33,14 @@ class Joint(NamedTuple):
     mirror: Float[Array, "1 rank rank"]
 
     def covariance(self, H: Array) -> Array:
-        return covariance(self.problem, H[0])[None]
+        return core.covariance(self.problem, H[0])[None]
 
     def returned(self, Q: Array) -> Array:
-        return returned(self.problem, Q[0])[None]
+        return core.returned(self.problem, Q[0])[None]
 
     def labels(self, H: Array) -> tuple[Array, Array]:
         """Energy, and what pulls on the kernel."""
-        Ry, pull = label_response(self.problem, H[0])
+        Ry, pull = core.label_response(self.problem, H[0])
         return 0.5 * jnp.sum(self.problem.labels * Ry), pull[None]
 
 
@@ -116,7 +102,7 @@ def random_kernel(problem: Problem) -> np.ndarray:
     r"""H of the random network, :math:`H_0 = K(H_0)`: exact after as many steps as there are states."""
     H = np.zeros_like(problem.input_kernel)
     for _ in range(problem.depth):
-        H = problem.input_kernel + np.asarray(shifted(problem, H))
+        H = problem.input_kernel + np.asarray(core.shifted(problem, H))
     return H
 
 
@@ -134,19 +120,17 @@ def unbroken(E: Stack, layout: Layout) -> Stack:
 
 def layout_of(problem: Problem) -> Layout:
     """Coordinates for a problem; one block per state where nothing joins the states."""
-    H0 = random_kernel(problem)
-    labels = all_labels(problem)
+    H0, labels = random_kernel(problem), all_labels(problem)
     if (
-        _is_separate(problem, problem.input_kernel)
+        not is_tied(problem)
+        and _is_separate(problem, problem.input_kernel)
         and _is_separate(problem, labels @ labels.T)
-        and not is_tied(problem)
     ):
-        each = range(problem.depth)
-        blocks = np.stack([by_state(problem, H0)[a, :, a] for a in each])
-        root, inverse = roots(blocks)
+        own = lambda matrix: np.stack([by_state(problem, matrix)[a, :, a] for a in range(problem.depth)])  # noqa: E731
+        root, inverse = roots(own(H0))
         if root is not None:
-            inputs = np.stack([by_state(problem, problem.input_kernel)[a, :, a] for a in each])
-            return Separate(problem, inputs, labels.reshape(problem.depth, problem.n_samples, -1), root, inverse)
+            each = labels.reshape(problem.depth, problem.n_samples, -1)
+            return Separate(problem, own(problem.input_kernel), each, root, inverse)
     root, inverse = roots(H0[None])
     return Joint(problem, root, inverse, np.eye(root.shape[-1])[None])
 
@@ -161,15 +145,15 @@ def joined_states(problem: Problem) -> np.ndarray:
 
     Where neither does, :math:`h^a \to -h^a` is a symmetry of every untied state by itself: its blocks are exactly zero.
     """
-    if not (not is_tied(problem) and _is_separate(problem, problem.input_kernel)):
+    if is_tied(problem) or not _is_separate(problem, problem.input_kernel):
         return np.ones((problem.depth, problem.depth), bool)
     labels = all_labels(problem)
     return np.eye(problem.depth, dtype=bool) | np.any(by_state(problem, labels @ labels.T) != 0, axis=(1, 3))
 
 
 def _is_separate(problem: Problem, matrix: np.ndarray) -> bool:
-    blocks = by_state(problem, matrix)
-    return all(not np.any(blocks[a, :, b]) for a in range(problem.depth) for b in range(problem.depth) if a != b)
+    joined = np.any(by_state(problem, matrix) != 0, axis=(1, 3))
+    return not np.any(joined & ~np.eye(problem.depth, dtype=bool))
 
 
 def roots(blocks: np.ndarray) -> tuple:

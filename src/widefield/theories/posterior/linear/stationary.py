@@ -4,21 +4,15 @@ The incoherent point is the minimum among the kernels without odd lags; its stab
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 import numpy as np
 
 from widefield.solvers import definite
-from widefield.theories.posterior.branches import (
-    COHERENT,
-    Advance,
-    StationaryState,
-    adjacent_correlation,
-    adjacent_trace,
-    correlated,
-)  # fmt: skip
+from widefield.theories.posterior.branches import Advance, StationaryState, adjacent_trace, correlated
 from widefield.theories.posterior.linear import free_energy as linear
-from widefield.theories.posterior.problem import Problem, by_state, has_sign_symmetry, is_tied
+from widefield.theories.posterior.problem import Problem, by_state, is_symmetric
 
 N_SEARCHES = 6
 UNSTABLE = -1e-8  # Hessian eigenvalues above this count as zero: flat directions are allowed
@@ -37,81 +31,60 @@ class LinearState(StationaryState):
 
     layout: linear.Layout
     point: np.ndarray
-    hidden: np.ndarray
-    feature: np.ndarray
-    free_energy: float
-    residual: float
-    error: float
-    stability: float
     softest: np.ndarray
-    steps: int
-
-    @property
-    def problem(self) -> Problem:  # type: ignore[override]
-        return self.layout.problem
-
-    @property
-    def branch(self) -> str:
-        return "coherent" if adjacent_correlation(self.problem, self.hidden) > COHERENT else "incoherent"
 
     def displaced(self, amount: float) -> np.ndarray:
         """Coordinates next to the point, along its softest direction."""
         return np.asarray(definite.displaced(self.point, amount * self.softest))
 
 
-def is_symmetric(problem: Problem) -> bool:
-    """Whether W → −W is a symmetry: inputs and labels join no states of odd distance, weights are tied."""
-    return is_tied(problem) and has_sign_symmetry(problem)
-
-
-def stationary_points(
-    layout: linear.Layout, *, tolerance: float, max_steps: int, advance: Advance = lambda n: None
-) -> list[LinearState]:
+def stationary_points(layout: linear.Layout, tolerance: float, max_steps: int, advance: Advance) -> list[LinearState]:
     """Stationary points from several starts, the lowest free energy first; minima and the incoherent point.
 
     A descent that comes so close to a known minimum that it can only end there is stopped: its stability and its last
     steps are known. ``advance`` is told of each of at most ``N_SEARCHES`` searches.
     """
     problem, joint = layout.problem, isinstance(layout, linear.Joint)
-    symmetric = joint and is_symmetric(problem)
-    search = _Search(layout, tolerance, max_steps)
+    symmetric = is_symmetric(problem)
+    descend = partial(_descend, layout, tolerance, max_steps)
     states: tuple[LinearState, ...] = ()
     for start in (_start(layout, 0.0, 1.0), _start(layout, 0.0, _growth(problem))):
-        new = search.descend(start, states, even=symmetric)
+        new = descend(start, states, even=symmetric)
         states += new
         for point in new:
             if symmetric and point.stability < UNSTABLE:
-                states += search.descend(point.displaced(0.3), states, even=False)
+                states += descend(point.displaced(0.3), states, even=False)
         advance(2)
     if joint and problem.depth > 1:
         for rho, growth in ((0.5, 1.0), (0.9, _growth(problem))):
-            states += search.descend(_start(layout, rho, growth), states, even=False)
+            states += descend(_start(layout, rho, growth), states, even=False)
             advance(1)
     return _distinct([_gauge_fixed(point) for point in states] if symmetric else list(states), tolerance)
 
 
-@dataclass(frozen=True)
-class _Search:
-    """Descents in one layout."""
-
-    layout: linear.Layout
-    tolerance: float
-    max_steps: int
-
-    def descend(self, start: np.ndarray, known: tuple[LinearState, ...], *, even: bool) -> tuple[LinearState, ...]:
-        """The stationary point below ``start``; nothing where it is the point of one that is ``known``."""
-        minima = [state for state in known if state.residual <= self.tolerance and state.stability > 0]
-        used = 0
-        if minima:
-            target = max(NEAR * min(state.stability for state in minima) ** 2, self.tolerance)
-            near = minimum_below(self.layout, start, even=even, tolerance=target, max_steps=self.max_steps)
-            start, used = np.asarray(near.point), int(near.steps)
-            if any(_same_basin(start, state) for state in minima):
-                return ()
-        left = max(1, self.max_steps - used)
-        minimum = minimum_below(self.layout, start, even=even, tolerance=self.tolerance, max_steps=left)
-        twins = [state for state in known if _same_point(np.asarray(minimum.point), state)]
-        return () if twins else (state_at(self.layout, minimum._replace(steps=minimum.steps + used)),)
+def _descend(
+    layout: linear.Layout,
+    tolerance: float,
+    max_steps: int,
+    start: np.ndarray,
+    known: tuple[LinearState, ...],
+    *,
+    even: bool,
+) -> tuple[LinearState, ...]:
+    """The stationary point below ``start``; nothing where it is the point of one that is ``known``."""
+    minima = [state for state in known if state.residual <= tolerance and state.stability > 0]
+    used = 0
+    if minima:
+        target = max(NEAR * min(state.stability for state in minima) ** 2, tolerance)
+        near = minimum_below(layout, start, even=even, tolerance=target, max_steps=max_steps)
+        start, used = np.asarray(near.point), int(near.steps)
+        if any(_distance(start, state) <= BASIN * min(state.stability, 1.0) for state in minima):
+            return ()
+    left = max(1, max_steps - used)
+    minimum = minimum_below(layout, start, even=even, tolerance=tolerance, max_steps=left)
+    if any(state.residual < CONVERGED and _distance(np.asarray(minimum.point), state) <= 1e-9 for state in known):
+        return ()
+    return (state_at(layout, minimum._replace(steps=minimum.steps + used)),)
 
 
 def minimum_below(
@@ -131,10 +104,9 @@ def state_at(layout: linear.Layout, minimum: definite.Minimum) -> LinearState:
         stability, softest = definite.smallest_eigenvalue(linear.free_energy, point, (layout,))
     mask = np.kron(linear.joined_states(layout.problem), np.ones((layout.problem.n_samples,) * 2))
     kernel = mask * expand(layout, linear.kernel(layout, point))
-    gradient = float(minimum.gradient)
-    return LinearState(
-        layout, point, kernel, kernel, float(minimum.value), gradient, gradient, stability, softest, int(minimum.steps)
-    )
+    gradient, steps = float(minimum.gradient), int(minimum.steps)
+    known = (layout.problem, kernel, kernel, float(minimum.value), gradient, gradient, stability, steps)
+    return LinearState(*known, layout, point, softest)
 
 
 def expand(layout: linear.Layout, blocks: np.ndarray) -> np.ndarray:
@@ -154,15 +126,6 @@ def _distance(point: np.ndarray, state: LinearState) -> float:
     inverse = np.linalg.inv(np.linalg.cholesky(state.point))
     off = inverse @ point @ np.swapaxes(inverse, -1, -2) - np.eye(point.shape[-1])
     return float(np.linalg.norm(off))
-
-
-def _same_basin(point: np.ndarray, state: LinearState) -> bool:
-    return _distance(point, state) <= BASIN * min(state.stability, 1.0)
-
-
-def _same_point(point: np.ndarray, state: LinearState) -> bool:
-    """Converged points that cannot be told apart."""
-    return state.residual < CONVERGED and _distance(point, state) <= 1e-9
 
 
 def _start(layout: linear.Layout, rho: float, growth: float) -> np.ndarray:
@@ -212,21 +175,10 @@ def is_converged(state: LinearState, tolerance: float) -> bool:
 
 def _distinct(points: list[LinearState], tolerance: float) -> list[LinearState]:
     """Without repetitions, by free energy; what did not converge comes last."""
-    order = sorted(
-        points,
-        key=lambda p: (
-            not is_converged(p, tolerance),
-            round(p.free_energy, 9),
-            -adjacent_trace(p.problem, p.hidden),
-        ),
-    )
+    rank = lambda p: (not is_converged(p, tolerance), round(p.free_energy, 9), -adjacent_trace(p.problem, p.hidden))  # noqa: E731
+    close = lambda p, q: abs(p.free_energy - q.free_energy) < 1e-8 * (1 + abs(q.free_energy))  # noqa: E731
     kept: list[LinearState] = []
-    for point in order:
-        twin = any(
-            abs(point.free_energy - other.free_energy) < 1e-8 * (1 + abs(other.free_energy))
-            and point.branch == other.branch
-            for other in kept
-        )
-        if not twin:
+    for point in sorted(points, key=rank):
+        if not any(point.branch == other.branch and close(point, other) for other in kept):
             kept.append(point)
     return kept

@@ -1,20 +1,16 @@
 r"""Draws of one neuron's states by annealing from the Gaussian: for densities that no single proposal covers.
 
-.. math::  p_\beta(z) \propto e^{-\frac12|z|^2 + \beta\,\varphi(Rz)^{\mathsf T}\tilde\Phi\,\varphi(Rz)}, \qquad 0 \le \beta \le 1
-
-Eq. (posterior.20): sequential Monte Carlo (Del Moral, Doucet & Jasra 2006): β grows so that weights keep 60 % of their effective share,
-particles are resampled within their batch and moved by Hamiltonian Monte Carlo with the particles' own covariance as
-inverse mass. Batches never exchange particles: their scatter is the sampling error, and its ratio to the scatter within
+Eq. (posterior.20), sequential Monte Carlo (Del Moral, Doucet & Jasra 2006): β grows so that weights keep 60 % of their
+effective share, particles are resampled within their batch and moved by Hamiltonian Monte Carlo with their own covariance
+as inverse mass. Batches never exchange particles: their scatter is the sampling error, and its ratio to the scatter within
 is the nested R̂ of Margossian et al. (2022). The normalizer comes from the weights.
 """
-
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from widefield.question.activation import Activation
 from widefield.theories.posterior.nonlinear.moments import Density, Nodes, make_nodes
@@ -22,17 +18,13 @@ from widefield.theories.posterior.nonlinear.moments import Density, Nodes, make_
 SHARE, MOVES, LAST_MOVES, LEAPS, ACCEPT = 0.6, 3, 16, 8, 0.8
 
 
-class Draws(NamedTuple):
-    """Equally weighted whitened draws (batch, particle, dimension), ln of the normalizer by batch, R̂, acceptance."""
+def anneal(
+    activation: Activation, density: Density, n_particles: int, seed: int, n_batches: int
+) -> tuple[Nodes, float]:
+    """Draws from the density, ``n_particles`` in each batch, as nodes, and their R̂.
 
-    z: Float[Array, "batch particle dimension"]
-    log_normalizer: Float[Array, " batch"]
-    rhat: float
-    acceptance: float
-
-
-def anneal(activation: Activation, density: Density, n_particles: int, seed: int, n_batches: int = 16) -> Draws:
-    """Draws from the density; ``n_particles`` in each batch."""
+    At their own density all weights are equal, nearby ones are reached by reweighting.
+    """
     key = jax.random.key(seed)
     key, first = jax.random.split(key)
     z = jax.random.normal(first, (n_batches, n_particles, density.factor.shape[1]), density.factor.dtype)
@@ -45,17 +37,11 @@ def anneal(activation: Activation, density: Density, n_particles: int, seed: int
         log_normalizer += jax.scipy.special.logsumexp(log_w, axis=1) - np.log(n_particles)
         z = _resample(resample, z, log_w)
         beta = after
-        n_moves = LAST_MOVES if beta == 1 else MOVES
-        z, step, rate, between = _move(activation, density, z, move, beta, step, n_moves)
-    return Draws(z, log_normalizer, float(between), float(rate))
-
-
-def nodes_of(draws: Draws, activation: Activation, density: Density) -> Nodes:
-    """The draws as nodes: at their own density all weights are equal, nearby ones are reached by reweighting."""
-    z = draws.z.reshape(-1, draws.z.shape[-1])
+        z, step, rhat = _move(activation, density, z, move, beta, step, LAST_MOVES if beta == 1 else MOVES)
+    z = z.reshape(-1, z.shape[-1])
     gauss = -0.5 * jnp.sum(z * z, axis=-1) - 0.5 * z.shape[-1] * jnp.log(2 * jnp.pi)
-    log_density = gauss + _tilts(activation, density, z) - jnp.repeat(draws.log_normalizer, draws.z.shape[1])
-    return make_nodes(np.asarray(z), np.asarray(-log_density) - np.log(len(z)), "fixed", len(draws.z))
+    log_density = gauss + _tilts(activation, density, z) - jnp.repeat(log_normalizer, n_particles)
+    return make_nodes(np.asarray(z), np.asarray(-log_density) - np.log(len(z)), "fixed", n_batches), float(rhat)
 
 
 @eqx.filter_jit
@@ -96,7 +82,8 @@ def _resample(key: Array, z: Array, log_w: Array) -> Array:
 
 @eqx.filter_jit
 def _move(activation: Activation, density: Density, z: Array, key: Array, beta, step, n_moves: int):
-    """Hamiltonian moves of all particles; returns them with the adapted step, the acceptance and the nested R̂."""
+    """Hamiltonian moves of all particles; returns them with the adapted step and the nested R̂, the largest of
+    √(1 + variance of the batches' means / variance within)."""
     flat = z.reshape(-1, z.shape[-1])
     spread = jnp.linalg.cholesky(flat.T @ flat / len(flat) + 1e-6 * jnp.eye(z.shape[-1], dtype=z.dtype))
 
@@ -121,22 +108,12 @@ def _move(activation: Activation, density: Density, z: Array, key: Array, beta, 
         log_ratio = log_density(new) - log_density(y) - 0.5 * jnp.sum(q * q - p * p, axis=-1)
         ratio = jnp.where(jnp.isnan(log_ratio), 0.0, jnp.exp(jnp.minimum(log_ratio, 0)))
         y = jnp.where((jax.random.uniform(accept, ratio.shape, y.dtype) < ratio)[:, None], new, y)
-        rate = jnp.mean(ratio)
-        return (y, size * jnp.exp(0.5 * (rate - ACCEPT))), rate
+        return (y, size * jnp.exp(0.5 * (jnp.mean(ratio) - ACCEPT))), None
 
     start = jax.scipy.linalg.solve_triangular(spread, flat.T, lower=True).T
-    (y, step), rates = jax.lax.scan(move, (start, jnp.asarray(step, z.dtype)), jax.random.split(key, n_moves))
+    (y, step), _ = jax.lax.scan(move, (start, jnp.asarray(step, z.dtype)), jax.random.split(key, n_moves))
     z = (y @ spread.T).reshape(z.shape)
-    return (
-        z,
-        step,
-        jnp.mean(rates),
-        _nested_rhat(jnp.concatenate([z**2, _tilts(activation, density, z)[..., None]], -1)),
-    )
-
-
-def _nested_rhat(values: Float[Array, "batch particle quantity"]) -> Array:
-    """√(1 + variance of the batches' means beyond that of independent particles / variance within), the largest."""
+    values = jnp.concatenate([z**2, _tilts(activation, density, z)[..., None]], -1)
     within = jnp.mean(jnp.var(values, axis=1), axis=0)
     between = jnp.var(jnp.mean(values, axis=1), axis=0, ddof=1)
-    return jnp.max(jnp.sqrt(1 + between / jnp.where(within > 0, within, 1)))
+    return z, step, jnp.max(jnp.sqrt(1 + between / jnp.where(within > 0, within, 1)))

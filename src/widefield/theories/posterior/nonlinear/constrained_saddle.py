@@ -1,14 +1,7 @@
 r"""The saddle point of a nonlinear network with one correlation of its features held at a value.
 
-.. math::
-    m(\Phi) = \frac{\mathrm{tr}\,\Phi_{ab}}{\sqrt{\mathrm{tr}\,\Phi_{aa}\,\mathrm{tr}\,\Phi_{bb}}} = m_0, \qquad
-    \tilde\Phi = \tfrac v2 S^{\mathsf T}RYRS + \tfrac12\big[M^w w\,(K^{-1}CK^{-1} - K^{-1})\big]^+
-    + \eta\,\frac{\partial m}{\partial\Phi}, \qquad \eta = \frac{dF}{dm_0}
-
-Eqs. (posterior.17), (posterior.18): the free energy less :math:`\eta\,(m - m_0)` is stationary. The field :math:`\eta` is
-one more unknown, the constraint one more equation.
-
-Method: Newton's, whose Jacobian also says what a finer grid changes and whether anything else is unstable: its
+Eqs. (posterior.17), (posterior.18): the field :math:`\eta` that holds it is one more unknown, the constraint one more
+equation. Method: Newton's, whose Jacobian also says what a finer grid changes and whether anything else is unstable: its
 determinant is :math:`\det(1-J)\,dm/d\eta`, positive at a minimum and, because both factors change their sign there,
 where the held correlation alone is unstable.
 """
@@ -42,43 +35,31 @@ Forms = tuple[Array, Array, Array]
 class ConstrainedMap(eqx.Module):
     """A `SaddleMap` with one more unknown as last entry of its vector; it rests where the correlation is ``target``."""
 
-    map: eqx.AbstractVar[SaddleMap]
-    forms: eqx.AbstractVar[Forms]
-    target: eqx.AbstractVar[Array]
+    map: SaddleMap
+    forms: Forms
+    target: Float[Array, ""]
 
     @abstractmethod
+    def at(self, vector: Array) -> tuple[SaddleMap, State, moments.Density, Array]:
+        """The map, the state, its density and its correlation."""
+
     def free_energy(self, vector: Array) -> Array:
-        """The free energy of a vector."""
+        m, state, density, _ = self.at(vector)
+        return saddle_map.free_energy_at(m, state, density)
 
-    @abstractmethod
     def __call__(self, vector: Array, args: None = None) -> Array:
-        """The image of a vector."""
-
-    def state(self, vector: Array) -> State:
-        return self.map.unpack(vector[:-1])
+        m, state, density, order = self.at(vector)
+        return jnp.append(m.image(state, density), vector[-1] + self.target - order)
 
 
 class FieldMap(ConstrainedMap):
     """The last entry is the field that holds the correlation."""
 
-    map: SaddleMap
-    forms: Forms
-    target: Float[Array, ""]
-
-    def density(self, state: State, field: Array) -> tuple[moments.Density, Array]:
-        """The density under the field, and the correlation."""
-        m, slope = correlation(state.feature, self.forms)
+    def at(self, vector: Array) -> tuple[SaddleMap, State, moments.Density, Array]:
+        state = self.map.unpack(vector[:-1])
+        order, slope = correlation(state.feature, self.forms)
         density = self.map.density(state)
-        return density._replace(conjugate=density.conjugate + field * slope), m
-
-    def free_energy(self, vector: Array) -> Array:
-        state = self.state(vector)
-        return saddle_map.free_energy_at(self.map, state, self.density(state, vector[-1])[0])
-
-    def __call__(self, vector: Array, args: None = None) -> Array:
-        state = self.state(vector)
-        density, m = self.density(state, vector[-1])
-        return jnp.append(self.map.image(state, density), vector[-1] + self.target - m)
+        return self.map, state, density._replace(conjugate=density.conjugate + vector[-1] * slope), order
 
 
 @eqx.filter_jit
@@ -108,7 +89,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ConstrainedSaddle:
-    """Solves for constrained saddle points on a pair of grids, one to solve on and a finer one to judge on.
+    """Solves for constrained saddle points on a pair of ``nodes``, grids to solve on and finer ones to judge on.
 
     ``make`` says what the last entry of a vector is. Where a point needs finer grids, the solver with these comes back
     beside it and serves for its neighbors.
@@ -132,11 +113,6 @@ class ConstrainedSaddle:
         """The map on the present grid, or on the finer one."""
         return self.make(self.frame.on(self.nodes[finer]), self.forms, jnp.asarray(target))
 
-    def finer(self) -> "ConstrainedSaddle":
-        """The solver one level up."""
-        nodes = self.nodes[1], self.levels[self.level + 2]()
-        return replace(self, level=self.level + 1, nodes=nodes)
-
     def reach(self, vector: Array, begin: float, target: float) -> tuple[Point, "ConstrainedSaddle"]:
         """The point at ``target`` from that at ``begin``, by shorter steps where a long one fails."""
         solver, at, step = self, begin, target - begin
@@ -157,24 +133,21 @@ class ConstrainedSaddle:
         """Newton's method on one grid, judged on the next finer one, and on finer ones where they differ."""
         here, there = self.map_at(target), self.map_at(target, finer=True)
         solved = fixed_point(here, vector, 0.01 * self.rtol, self.max_steps)
-        gap = np.asarray(evaluate(there, solved.vector)) - np.asarray(solved.vector)
+        vector, unit = solved.vector, unit_of(solved.vector)
+        gap = np.asarray(evaluate(there, vector)) - np.asarray(vector)
         if not solved.converged or not np.isfinite(gap).all():
             finite = solved.finite and (np.isfinite(gap).all() or not solved.converged)
-            status = Status.not_converged if finite else Status.nonfinite
-            return _point(there, solved.vector, gap, np.inf, status), self
-        error = float(np.abs(solved.jacobian.solve(gap[None])).max()) / unit_of(solved.vector)
-        if error <= self.rtol:
-            unstable = solved.jacobian.orientation() < 0 and linearize(here, solved.vector).orientation() < 0
-            status = Status.saddle if unstable else Status.success
-            return _point(there, solved.vector, gap, error, status), self
-        if self.level + 2 >= len(self.levels):
-            return _point(there, solved.vector, gap, error, Status.inaccurate), self
-        return self.finer().solve(solved.vector, target)
-
-
-def _point(constrained: ConstrainedMap, vector: Array, gap: np.ndarray, error: float, status: Status) -> Point:
-    free, residual = float(_free_energy(constrained, vector)), float(np.abs(gap).max()) / unit_of(vector)
-    return Point(vector, constrained.state(vector), free, residual, error, status)
+            error, status = np.inf, Status.not_converged if finite else Status.nonfinite
+        else:
+            error, status = float(np.abs(solved.jacobian.solve(gap[None])).max()) / unit, Status.inaccurate
+            if error <= self.rtol:
+                unstable = solved.jacobian.orientation() < 0 and linearize(here, vector).orientation() < 0
+                status = Status.saddle if unstable else Status.success
+            elif self.level + 2 < len(self.levels):
+                nodes = self.nodes[1], self.levels[self.level + 2]()
+                return replace(self, level=self.level + 1, nodes=nodes).solve(vector, target)
+        free, residual = float(_free_energy(there, vector)), float(np.abs(gap).max()) / unit
+        return Point(vector, self.frame.unpack(vector[:-1]), free, residual, error, status), self
 
 
 def constrained_saddle(
@@ -188,10 +161,10 @@ def constrained_saddle(
     """A solver for the correlation of a pair of states, on the coarsest grids."""
     prior = saddle_map.prior_state(problem, activation)
     frame = saddle_map.saddle_map(problem, activation, None, prior, np.ones(problem.input_kernel.shape, bool))
-    if frame.basis.embed.shape[1] > MAX_DIMENSION:
+    if frame.dimension > MAX_DIMENSION:
         raise ValueError(
             f"`task` must leave at most {MAX_DIMENSION} dimensions, depth times samples, for the landscape of a "
-            f"nonlinear network, got {frame.basis.embed.shape[1]}."
+            f"nonlinear network, got {frame.dimension}."
         )
     levels = tuple(levels_of(frame, parity_of(activation) != 0))
     between, first, second = map(jnp.asarray, correlation_forms(problem, *pair))

@@ -1,10 +1,6 @@
 r"""Averages over the density of one neuron's states, Gaussian times the exponential of a quadratic form of features.
 
-.. math::
-    p(h) \propto e^{-\frac12 h^{\mathsf T}K^{-1}h + \varphi(h)^{\mathsf T}\tilde\Phi\,\varphi(h)}, \qquad
-    h = Rz, \quad K = RR^{\mathsf T}
-
-Eq. (posterior.5). Notation: :math:`z` are whitened coordinates of the range of :math:`K`; a node set gives unit points :math:`y` with
+Eq. (posterior.5). Notation: :math:`h = Rz` with :math:`K = RR^{\mathsf T}`; a node set gives unit points :math:`y` with
 logarithmic weights, spread to :math:`z = Uy`. Grids and random draws differ in nothing but points and weights, so one
 function averages over both and derivatives with respect to :math:`K` and :math:`\tilde\Phi` come for free.
 """
@@ -40,12 +36,9 @@ class Nodes(eqx.Module):
     ``spread``: "whitened" points follow the covariance of :math:`z`; "saturated" ones reach as far as the density
     does along each axis, as suits bounded activations; "axes" points the standard deviation of each entry of
     :math:`h` (so that a break at zero stays where it is); "fixed" points are :math:`z` itself. ``floor`` bounds the
-    spread from below, in units of the prior's variance: a grid that shrank with an iterate would see a flat density
-    whose variance is the grid's own, and find that state again. ``n_batches`` equal batches are independent of each
-    other; a grid has one.
-
-    Points come in chunks, of which the first ``n_chunks`` count: the buffer's size depends on the dimension alone, so
-    that finer grids and more draws need no new compilation.
+    spread from below, in units of the prior's variance: a grid that shrank with an iterate would find it again.
+    ``n_batches`` equal batches are independent of each other. Of the chunks the first ``n_chunks`` count: the buffer's
+    size depends on the dimension alone, so that finer grids and more draws need no new compilation.
     """
 
     points: Float[Array, "chunk node dimension"]
@@ -144,10 +137,7 @@ def log_terms(
 
 
 Pairs = Callable[[Array, Array], tuple[tuple[Array, Array], tuple[Array, Array]]]
-
-
-def _squares(phi: Array, h: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    return (phi, phi), (h, h)
+SQUARES: Pairs = lambda phi, h: ((phi, phi), (h, h))  # noqa: E731
 
 
 class _Sums(NamedTuple):
@@ -160,9 +150,7 @@ class _Sums(NamedTuple):
     second: Array
 
 
-def _chunk_sums(
-    nodes: Nodes, activation: Activation, density: Density, hidden: Array, pairs: Pairs = _squares
-) -> _Sums:
+def _chunk_sums(nodes: Nodes, activation: Activation, density: Density, hidden: Array, pairs: Pairs = SQUARES) -> _Sums:
     placed, n = frame(nodes, activation, density, hidden), len(hidden)
     count, dtype = len(nodes.points), hidden.dtype
 

@@ -1,14 +1,9 @@
-r"""The coherent branch of a nonlinear network as a function of its order parameter instead of the labels' size.
+r"""The coherent branch of a nonlinear network as a function of its order parameter m instead of the labels' size.
 
-.. math::  \Phi = \langle\varphi\varphi^{\mathsf T}\rangle, \quad C = \langle hh^{\mathsf T}\rangle, \quad m(\Phi) = m_0
-           \qquad\text{for}\quad (\Phi, C, \ln f)
-
-with :math:`f` the factor on the labels or on the temperature. Where the branch ends, two states merge as functions of
-:math:`f` and every iteration slows down; as functions of :math:`m_0` nothing happens there but :math:`df/dm_0 = 0`. The
-branch leaves the incoherent one at the instability :math:`f_c` as :math:`(f/f_c)^p = 1 + a\,m_0^2 + \dots`,
-Eq. (posterior.19), and the sign of :math:`a` is the order of the transition.
-
-Method: Newton's, each point from its neighbor, judged on a finer grid (`constrained_saddle`).
+The factor on the labels or the temperature, its logarithm, is one more unknown beside :math:`(\Phi, C)`. Where the branch
+ends, two states merge as functions of the factor and every iteration slows down; as functions of m nothing happens there
+but :math:`df/dm = 0`. How it leaves the incoherent branch is Eq. (posterior.19). Method: Newton's, each point from its
+neighbor, judged on a finer grid (`constrained_saddle`).
 """
 
 from collections.abc import Callable, Iterable
@@ -20,15 +15,14 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from widefield.question.activation import Activation
 from widefield.solvers.linearization import linearize
-from widefield.theories.posterior.nonlinear import saddle_map
+from widefield.theories.posterior.nonlinear import moments
 from widefield.theories.posterior.nonlinear.constrained_saddle import (
     ConstrainedMap,
     ConstrainedSaddle,
-    Forms,
     Point,
     constrained_saddle,
 )  # fmt: skip
@@ -44,20 +38,14 @@ USABLE = 1e-5  # error, relative to the state, with which a point still counts
 class FactorMap(ConstrainedMap):
     """The last entry is the factor's logarithm, which rests where the correlation is ``target``."""
 
-    map: SaddleMap
-    forms: Forms
-    target: Float[Array, ""]
     along: str = eqx.field(static=True)
 
-    def at(self, log_factor: Array) -> SaddleMap:
+    def scaled(self, log_factor: Array) -> SaddleMap:
         return eqx.tree_at(lambda m: m.problem, self.map, scaled(self.map.problem, self.along, jnp.exp(log_factor)))
 
-    def free_energy(self, vector: Array) -> Array:
-        return saddle_map.free_energy_of(self.at(vector[-1]), vector[:-1])
-
-    def __call__(self, vector: Array, args: None = None) -> Array:
-        m, _ = correlation(self.state(vector).feature, self.forms)
-        return jnp.append(self.at(vector[-1])(vector[:-1]), vector[-1] + self.target - m)
+    def at(self, vector: Array) -> tuple[SaddleMap, State, moments.Density, Array]:
+        m, state = self.scaled(vector[-1]), self.map.unpack(vector[:-1])
+        return m, state, m.density(state), correlation(state.feature, self.forms)[0]
 
 
 class OrderPoint(NamedTuple):
@@ -92,20 +80,15 @@ class OrderBranch:
 
     def at(self, order: float) -> OrderPoint:
         """The point at ``order``."""
-        return self.extended(order).known(order)
+        return self.through(order).known(order)
 
-    def extended(self, order: float) -> "OrderBranch":
-        """The branch with the point at ``order`` among those that are known."""
-        near = self.known(order)
-        if near.order == order:
-            return self
-        return self._with(order, *self.solver.reach(near.vector, near.order, order))
-
-    def through(self, orders: Iterable[float]) -> "OrderBranch":
-        """The branch with all of these, one after the other."""
+    def through(self, *orders: float) -> "OrderBranch":
+        """The branch with the points at these orders, one after the other, among those that are known."""
         branch = self
         for order in orders:
-            branch = branch.extended(order)
+            near = branch.known(order)
+            if near.order != order:
+                branch = branch._with(order, *branch.solver.reach(near.vector, near.order, order))
         return branch
 
     def near(self, log_factor: float, side: int) -> State | None:
@@ -113,7 +96,7 @@ class OrderBranch:
         branch, met = self, []
         try:
             for m in LARGE[::2]:
-                branch = branch.extended(float(m))
+                branch = branch.through(float(m))
                 met.append(branch.known(float(m)))
                 if met[-1].slope * side > 0 and side * (met[-1].log_factor - log_factor) >= 0:
                     break
@@ -140,14 +123,14 @@ def leaving_branch(
     _, vector = solver.on_vector(state, float(np.log(critical)))
     m = solver.map_at(0.0)
     assert isinstance(m, FactorMap)
-    jacobian = linearize(m.at(vector[-1]), vector[:-1])
+    jacobian = linearize(m.scaled(vector[-1]), vector[:-1])
     assert jacobian.matrix is not None, "at most four dimensions"
     odd = np.flatnonzero(np.tile(odd_lags(m.map.problem)[m.map.rows, m.map.columns], 2))
     values, vectors = np.linalg.eig(jacobian.matrix[np.ix_(odd, odd)])
     direction = np.zeros(len(vector))
     direction[odd] = vectors[:, int(np.argmin(np.abs(values - 1)))].real
-    tiny = correlation(m.state(vector + 1e-4 * direction).feature, m.forms)[0] / 1e-4
-    start = vector + direction * SMALL[0] / tiny
+    tiny, _ = solver.on_vector(m.map.unpack((vector + 1e-4 * direction)[:-1]))
+    start = vector + direction * SMALL[0] / (tiny / 1e-4)
     return OrderBranch(solver)._with(SMALL[0], *solver.solve(start, SMALL[0]))
 
 
@@ -166,7 +149,7 @@ def growth(
 
     Error: by how much the last point changes the rate.
     """
-    branch = branch.through(SMALL)
+    branch = branch.through(*SMALL)
     points = [branch.known(m) for m in SMALL]
     squares = np.square(SMALL)
     rates = [np.expm1(power * (point.log_factor - np.log(critical))) / m**2 for m, point in zip(SMALL, points)]
@@ -205,19 +188,12 @@ def _root(
     """The first point where a number that begins negative vanishes, None where it never does; and the branch so far."""
     before = None
     for order in orders:
-        branch = branch.extended(order)
+        branch = branch.through(order)
         if number(branch.known(order)) > 0:
             if before is None:
-                return None, branch
-            return _vanishing(branch, number, before, order)
+                break
+            m = float(scipy.optimize.brentq(lambda m, known=branch: number(known.at(m)), before, order, xtol=ROOT))
+            branch = branch.through(m)
+            return branch.known(m), branch
         before = order
     return None, branch
-
-
-def _vanishing(
-    branch: OrderBranch, number: Callable[[OrderPoint], float], before: float, after: float
-) -> tuple[OrderPoint, OrderBranch]:
-    """The point between two orders where a number changes its sign."""
-    m = float(scipy.optimize.brentq(lambda m: number(branch.at(m)), before, after, xtol=ROOT))
-    branch = branch.extended(m)
-    return branch.known(m), branch

@@ -1,18 +1,15 @@
 r"""Solves the saddle point of nonlinear networks: nodes, Anderson acceleration, and what the result is worth.
 
-Method: quadrature where the states of one neuron span at most four dimensions, importance sampling with Sobol draws
-beyond, annealed draws where importance weights collapse. Each solve runs on fixed nodes, so that the fixed point is
-exact on them; what the nodes miss is measured on others (a finer grid, fresh draws) and propagated.
-
-Error: a moment error ε moves the fixed point by :math:`(1 - J)^{-1}\varepsilon`, Eq. (posterior.16), with :math:`J` the
-map's Jacobian. Close to a transition its eigenvalue μ → 1 and any error grows by 1/(1 − μ): a residual of zero on fixed
-draws is no evidence.
+Quadrature where the states of one neuron span at most four dimensions, importance sampling with Sobol draws beyond,
+annealed draws where importance weights collapse. Each solve runs on fixed nodes, so that the fixed point is exact on
+them; what the nodes miss is measured on others (a finer grid, fresh draws) and propagated: a moment error ε moves the
+fixed point by :math:`(1 - J)^{-1}\varepsilon`, Eq. (posterior.16), which grows without bound towards a transition.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import Literal, NamedTuple, final
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,14 +18,12 @@ from jaxtyping import Array
 from widefield.answer.boundary import x64
 from widefield.answer.certificate import Status
 from widefield.gaussian.kernels import parity_of
-from widefield.question import checks
 from widefield.question.activation import Activation
 from widefield.solvers.linearization import Linearization, linearize
 from widefield.solvers.newton import unit_of
-from widefield.theories.posterior.branches import COHERENT, StationaryState, adjacent_correlation
 from widefield.theories.posterior.nonlinear import annealed, moments, saddle_map
-from widefield.theories.posterior.nonlinear.fixed_point import Converged, grow_labels, iterate
-from widefield.theories.posterior.nonlinear.saddle_map import SaddleMap, State, report
+from widefield.theories.posterior.nonlinear.saddle_map import Converged, SaddleMap, State, grow_labels, iterate, report
+from widefield.theories.posterior.nonlinear.stationary import Saddle, SaddleOptions
 from widefield.theories.posterior.problem import Problem, has_sign_symmetry, odd_lags
 
 MAX_DIMENSION = 4  # of a grid
@@ -37,91 +32,17 @@ COLLAPSED = 0.05  # effective share of importance draws
 TRUSTED = 0.4  # effective share of reweighted draws
 ROUNDS = 12  # of annealing and reweighting
 DEVIATION = 4.0  # rms of fresh residuals in standard errors, beyond which the errors are not believed
-SPREAD = 4.0  # standard errors of an adjacent correlation that sampling alone may produce
 FRESH = 1_000_003  # between the seeds of draws that are solved on and of those that judge
 
 
-@dataclass(frozen=True)
-class SaddleOptions:
-    """``rtol`` bounds residual and grid error in units of the prior's scale, ``sampling_rtol`` the standard error of
-    sampled order parameters: draws are added until it is met, or ``n_paths`` of them are taken as they are."""
-
-    rtol: float = 1e-7
-    sampling_rtol: float = 1e-2
-    max_steps: int = 300
-    n_paths: int | None = None
-    seed: int = 0
-    integration: str = "auto"
-
-
-DEFAULTS = SaddleOptions()
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Saddle(StationaryState):
-    r"""A saddle point with its free energy, stability and error. Matrices are over nodes (state, sample), state-major.
-
-    ``feature`` Φ, ``hidden`` C, ``conjugate`` Φ̃. ``feature_stderr`` and ``hidden_stderr`` are
-    standard errors, for quadrature the change on a finer grid; both include the amplification by the fixed point.
-    ``residual`` is the undamped residual on the finer grid or on fresh draws, in units of the prior's scale, and
-    ``deviation`` its root mean square in standard errors (about 1 if these are honest; 0 for quadrature). ``mu`` is
-    the largest real part of the map's eigenvalues, ``mu_odd`` that of the odd-lag sector where the state has none of it
-    (else NaN): above 1 the state is unstable, and ``stability`` is 1 − ``mu``. ``ess`` is the effective share of the
-    draws, ``rhat`` the annealed ones'. ``saddle_map`` can be evaluated further.
-    """
-
-    problem: Problem
-    feature: np.ndarray
-    hidden: np.ndarray
-    conjugate: np.ndarray
-    feature_stderr: np.ndarray
-    hidden_stderr: np.ndarray
-    energy: float
-    entropy: float
-    free_energy: float
-    free_energy_stderr: float
-    residual: float
-    deviation: float
-    error: float
-    mu: float
-    mu_odd: float
-    stability: float
-    ess: float
-    rhat: float
-    integration: str
-    n_nodes: int
-    steps: int
-    status: Status
-    saddle_map: SaddleMap
-
-    @property
-    def converged(self) -> bool:
-        return self.status is Status.success
-
-    @property
-    def sampled(self) -> bool:
-        return self.integration != "quadrature"
-
-    @property
-    def order_parameters(self) -> State:
-        return State(jnp.asarray(self.feature), jnp.asarray(self.hidden))
-
-    @property
-    def branch(self) -> str:
-        noise = SPREAD * adjacent_correlation(self.problem, self.hidden_stderr, self.hidden) if self.sampled else 0.0
-        coherent = adjacent_correlation(self.problem, self.hidden) > max(COHERENT, noise)
-        return "coherent" if coherent else "incoherent"
-
-
 class _Solved(NamedTuple):
-    """A fixed point on its nodes, and what other nodes say about it."""
+    """A fixed point on the nodes of its map, and what other nodes say about it; ``error`` is of every entry."""
 
     map: SaddleMap
     vector: Array
     status: Status
     steps: int
-    error: np.ndarray  # of every entry of the vector
+    error: np.ndarray
     residual: float
     deviation: float
     jacobian: Linearization | None
@@ -133,7 +54,7 @@ class _Solved(NamedTuple):
 def solve_saddle(
     problem: Problem,
     activation: Activation,
-    options: SaddleOptions = DEFAULTS,
+    options: SaddleOptions | None = None,
     *,
     start: State | tuple | None = None,
     sector: Literal["full", "even"] = "full",
@@ -142,20 +63,16 @@ def solve_saddle(
 
     ``start`` is a pair (Φ, C), by default the prior; where the labels are too strong for the prior to be a start they
     are grown from zero. ``sector="even"`` keeps odd-lag blocks at zero (the incoherent branch) and needs the symmetry
-    W → −W.
-
-    Never raises for a solve that failed: ``status`` says what happened (``diverged``: the density does not normalize).
+    W → −W. Never raises for a solve that failed: ``status`` says what happened (``diverged``: the density does not
+    normalize).
     """
-    checks.choice("sector", sector, ("full", "even"))
-    parity = parity_of(activation)
+    parity, odd = parity_of(activation), odd_lags(problem)
     if sector == "even" and not (parity == -1 and has_sign_symmetry(problem)):
         raise ValueError("`sector` 'even' needs an odd activation, and inputs and labels at states of one parity.")
     prior = saddle_map.prior_state(problem, activation)
-    odd = odd_lags(problem)
-    pairs = ~odd if sector == "even" else np.ones_like(odd)
-    frame = saddle_map.saddle_map(problem, activation, None, prior, pairs)
-    origin = State(*map(jnp.asarray, prior if start is None else start))
-    setup = _Setup(frame, frame.pack(origin), start is None, parity != 0, options)
+    frame = saddle_map.saddle_map(problem, activation, None, prior, ~odd if sector == "even" else np.ones_like(odd))
+    origin = frame.pack(State(*map(jnp.asarray, prior if start is None else start)))
+    setup = _Setup(frame, origin, start is None, parity != 0, options or SaddleOptions())
     return _finish(problem, setup, *_integrate(setup), parity)
 
 
@@ -168,10 +85,6 @@ class _Setup(NamedTuple):
     symmetric: bool
     options: SaddleOptions
 
-    @property
-    def dimension(self) -> int:
-        return self.frame.basis.embed.shape[1]
-
     def solve(self, m: SaddleMap, vector: Array, grow: bool) -> Converged:
         """The fixed point; with ``grow`` the labels are raised from weak ones where they are too strong at once."""
         limits = 0.1 * self.options.rtol, self.options.max_steps
@@ -183,14 +96,14 @@ class _Setup(NamedTuple):
 
 
 def _integrate(setup: _Setup) -> tuple[str, _Solved]:
-    integration = setup.options.integration
-    if integration == "quadrature" or (integration == "auto" and setup.dimension <= MAX_DIMENSION):
-        if setup.dimension > MAX_DIMENSION:
+    integration, dimension = setup.options.integration, setup.frame.dimension
+    if integration == "quadrature" or (integration == "auto" and dimension <= MAX_DIMENSION):
+        if dimension > MAX_DIMENSION:
             raise ValueError(
-                f"`integration` 'quadrature' covers {MAX_DIMENSION} dimensions, the problem has {setup.dimension}."
+                f"`integration` 'quadrature' covers {MAX_DIMENSION} dimensions, the problem has {dimension}."
             )
         solved = _by_quadrature(setup)
-        if integration == "quadrature" or solved.status is not Status.inaccurate or setup.dimension < MAX_DIMENSION:
+        if integration == "quadrature" or solved.status is not Status.inaccurate or dimension < MAX_DIMENSION:
             return "quadrature", solved
     if integration in ("auto", "importance"):
         solved = _by_importance(setup)
@@ -201,9 +114,8 @@ def _integrate(setup: _Setup) -> tuple[str, _Solved]:
 
 def levels_of(frame: SaddleMap, symmetric: bool) -> list[Callable[[], moments.Nodes]]:
     """The grids that suit a map, coarse ones first; half of each where the activation is ``symmetric``."""
-    n_nodes, dimension = frame.basis.embed.shape
-    split = frame.activation.breaks == (0.0,) and dimension == n_nodes
-    return list(moments.levels(dimension, symmetric, split=split, bounded=not frame.grows))
+    split = frame.activation.breaks == (0.0,) and frame.dimension == len(frame.basis.embed)
+    return list(moments.levels(frame.dimension, symmetric, split=split, bounded=not frame.grows))
 
 
 def _by_quadrature(setup: _Setup) -> _Solved:
@@ -216,13 +128,16 @@ def _by_quadrature(setup: _Setup) -> _Solved:
         steps, grow = steps + more, False
         if status is not Status.success:
             return _Solved(here, vector, status, steps, np.full(len(vector), np.inf), np.inf, 0.0, None, np.nan)
-        unit = unit_of(vector)
+        unit, last = unit_of(vector), k == len(levels) - 2
         gap = np.asarray(report(there, vector).image - vector) / unit
-        last = k == len(levels) - 2
         if np.max(np.abs(gap)) > rtol and not last:
             continue
         jacobian = linearize(there, vector)
-        vector = _polished(here, vector, jacobian)
+        # One step of Newton's towards the fixed point on this grid: what the iteration left is no error of the grid.
+        off = report(here, vector).image - vector
+        ahead = vector + jacobian.solve(np.asarray(off)[None])[0]
+        if jnp.max(jnp.abs(report(here, ahead).image - ahead)) < jnp.max(jnp.abs(off)):
+            vector = ahead
         gap = np.asarray(report(there, vector).image - vector) / unit
         error = np.abs(jacobian.solve(gap[None]))[0]
         status = Status.success if np.max(error) <= rtol else Status.inaccurate
@@ -231,25 +146,17 @@ def _by_quadrature(setup: _Setup) -> _Solved:
     return _Solved(here, vector, status, steps, unit * error, float(np.max(np.abs(gap))), 0.0, jacobian, np.nan)
 
 
-def _polished(m: SaddleMap, vector: Array, jacobian: Linearization) -> Array:
-    """One step of Newton's towards the fixed point of ``m``: what the iteration left is no error of the grid."""
-    image = lambda v: report(m, v).image - v  # noqa: E731
-    off = image(vector)
-    ahead = vector + jacobian.solve(np.asarray(off)[None])[0]
-    return ahead if jnp.max(jnp.abs(image(ahead))) < jnp.max(jnp.abs(off)) else vector
-
-
 def _by_importance(setup: _Setup) -> _Solved:
     """Solve on Sobol draws, more of them until the propagated error is small; judge on fresh ones."""
-    options, dimension = setup.options, setup.dimension
+    options, frame = setup.options, setup.frame
     n = options.n_paths or FIRST_DRAWS
-    most = min(MAX_DRAWS, moments.capacity(dimension))
+    most = min(MAX_DRAWS, moments.capacity(frame.dimension))
     vector, steps = setup.start, 0
     while True:
-        here = setup.frame.on(moments.draws(dimension, n, options.seed))
+        here = frame.on(moments.draws(frame.dimension, n, options.seed))
         vector, status, more = setup.solve(here, vector, setup.at_prior and not steps)
         steps += more
-        fresh = lambda n=n: setup.frame.on(moments.draws(dimension, n, options.seed + FRESH))  # noqa: E731
+        fresh = lambda n=n: frame.on(moments.draws(frame.dimension, n, options.seed + FRESH))  # noqa: E731
         solved = _judge(here, fresh, vector, status, steps, options)
         done = options.n_paths is not None or status is not Status.success or solved.ess < COLLAPSED
         if done or solved.status is Status.success or n >= most:
@@ -259,14 +166,13 @@ def _by_importance(setup: _Setup) -> _Solved:
 
 def _by_annealing(setup: _Setup) -> _Solved:
     """Anneal at a state, solve by reweighting as far as the weights allow, and anneal again there."""
-    n_batches, options = 16, setup.options
+    n_batches, options, frame = 16, setup.options, setup.frame
     n = moments.CHUNK * max(1, round((options.n_paths or 1 << 15) / (moments.CHUNK * n_batches)))
     vector, steps = setup.start, 0
 
     def draw(at: Array, seed: int) -> tuple[SaddleMap, float]:
-        density = setup.frame.density(setup.frame.unpack(at))
-        sample = annealed.anneal(setup.frame.activation, density, n, seed, n_batches)
-        return setup.frame.on(annealed.nodes_of(sample, setup.frame.activation, density)), sample.rhat
+        nodes, rhat = annealed.anneal(frame.activation, frame.density(frame.unpack(at)), n, seed, n_batches)
+        return frame.on(nodes), rhat
 
     for turn in range(ROUNDS):
         here, rhat = draw(vector, options.seed + turn)
@@ -285,12 +191,7 @@ def _by_annealing(setup: _Setup) -> _Solved:
 
 
 def _judge(
-    here: SaddleMap,
-    fresh: Callable[[], SaddleMap],
-    vector: Array,
-    status: Status,
-    steps: int,
-    options: SaddleOptions,
+    here: SaddleMap, fresh: Callable[[], SaddleMap], vector: Array, status: Status, steps: int, options: SaddleOptions
 ) -> _Solved:
     """Standard errors by the scatter of batches, propagated through the fixed point; residual on fresh draws."""
     said = report(here, vector)
@@ -299,9 +200,8 @@ def _judge(
         return _Solved(here, vector, status, steps, np.full(len(vector), np.inf), np.inf, np.inf, None, ess)
     jacobian, unit = linearize(here, vector), unit_of(vector)
     scatter = np.asarray(said.image_batches) - np.asarray(vector)
-    moved = jacobian.solve(scatter)
-    root = np.sqrt(len(moved))
-    error = moved.std(axis=0, ddof=1) / root
+    root = np.sqrt(len(scatter))
+    error = jacobian.solve(scatter).std(axis=0, ddof=1) / root
     other = np.asarray(report(fresh(), vector).image_batches) - np.asarray(vector)
     gap = other.mean(axis=0)
     noise = np.hypot(scatter.std(axis=0, ddof=1), other.std(axis=0, ddof=1)) / root
@@ -314,34 +214,31 @@ def _judge(
 
 def _finish(problem: Problem, setup: _Setup, integration: str, solved: _Solved, parity: int) -> Saddle:
     """Free energy, stability and errors of a fixed point as plain arrays."""
-    said, m = report(solved.map, solved.vector), solved.map
-    state, density, log_normalizer, batches = said.state, said.density, said.log_normalizer, said.log_normalizer_batches
-    status = solved.status
+    said, m, status = report(solved.map, solved.vector), solved.map, solved.status
     if setup.frame.grows and status is Status.success and not said.growth < 0.5:
         status = Status.diverged
-    if status in (Status.diverged, Status.nonfinite):
-        log_normalizer = jnp.full_like(log_normalizer, jnp.nan)
-    parts = saddle_map.free_energy(m.problem, state, density.conjugate, log_normalizer)
-    spread = float(jnp.std(batches, ddof=1) / np.sqrt(len(batches))) if len(batches) > 1 else 0.0
+    lost = status in (Status.diverged, Status.nonfinite)
+    log_normalizer = jnp.full_like(said.log_normalizer, jnp.nan) if lost else said.log_normalizer
+    energy, entropy = saddle_map.free_energy(m.problem, said.state, said.density.conjugate, log_normalizer)
+    batches = said.log_normalizer_batches
     errors = m.unpack(jnp.asarray(solved.error))
-    mu, mu_odd = _stability(problem, solved, parity)
+    mu = _leading_eigenvalue(problem, solved, parity)
     assert m.nodes is not None
     return Saddle(
         problem=problem,
-        feature=np.asarray(state.feature),
-        hidden=np.asarray(state.hidden),
-        conjugate=np.asarray(density.conjugate),
+        feature=np.asarray(said.state.feature),
+        hidden=np.asarray(said.state.hidden),
+        conjugate=np.asarray(said.density.conjugate),
         feature_stderr=np.asarray(errors.feature),
         hidden_stderr=np.asarray(errors.hidden),
-        energy=float(parts.energy),
-        entropy=float(parts.entropy),
-        free_energy=float(parts.free_energy),
-        free_energy_stderr=spread,
+        energy=float(energy),
+        entropy=float(entropy),
+        free_energy=float(energy + entropy),
+        free_energy_stderr=float(jnp.std(batches, ddof=1) / np.sqrt(len(batches))) if len(batches) > 1 else 0.0,
         residual=solved.residual,
         deviation=solved.deviation,
         error=float(np.max(solved.error)) / unit_of(solved.vector),
         mu=mu,
-        mu_odd=mu_odd,
         stability=1 - mu,
         ess=solved.ess,
         rhat=solved.rhat,
@@ -353,15 +250,14 @@ def _finish(problem: Problem, setup: _Setup, integration: str, solved: _Solved, 
     )
 
 
-def _stability(problem: Problem, solved: _Solved, parity: int) -> tuple[float, float]:
-    """Leading eigenvalues of the full map: all, and in the odd-lag sector where that decouples."""
+def _leading_eigenvalue(problem: Problem, solved: _Solved, parity: int) -> float:
+    """Of the full map; sector by sector where the odd lags decouple."""
     if solved.jacobian is None:
-        return np.nan, np.nan
-    m, odd = solved.map, odd_lags(problem)
-    state = m.unpack(solved.vector)
+        return np.nan
+    odd, state = odd_lags(problem), solved.map.unpack(solved.vector)
     symmetric = parity == -1 and has_sign_symmetry(problem)
     if not symmetric or np.any(np.abs(np.asarray(state.feature)[odd]) > 1e-6):
-        return solved.jacobian.leading(None), np.nan
+        return solved.jacobian.leading(None)
     jacobian, full = solved.jacobian, solved.jacobian.map
     assert isinstance(full, SaddleMap)
     if len(full.rows) * 2 < len(odd) * (len(odd) + 1):
@@ -369,5 +265,4 @@ def _stability(problem: Problem, solved: _Solved, parity: int) -> tuple[float, f
         full = replace(full, rows=rows, columns=columns)
         jacobian = linearize(full, full.pack(state))
     is_odd = np.tile(odd[full.rows, full.columns], 2)
-    even, odd_part = jacobian.leading(~is_odd), jacobian.leading(is_odd)
-    return max(even, odd_part), odd_part
+    return max(jacobian.leading(~is_odd), jacobian.leading(is_odd))

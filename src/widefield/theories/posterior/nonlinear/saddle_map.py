@@ -1,35 +1,34 @@
-r"""The saddle point of nonlinear networks as a map of order parameters onto themselves.
+r"""The saddle point of nonlinear networks as a map of order parameters onto themselves, and its fixed points.
 
-.. math::
-    \Phi = \langle\varphi\varphi^{\mathsf T}\rangle_p, \quad C = \langle hh^{\mathsf T}\rangle_p, \quad
-    p(h) \propto e^{-\frac12h^{\mathsf T}K^{-1}h + \varphi^{\mathsf T}\tilde\Phi\varphi}, \quad
-    \tilde\Phi = \tfrac v2 S^{\mathsf T}RYRS + \tfrac12\big[M^w w\,(K^{-1}CK^{-1} - K^{-1})\big]^+
-
-Eq. (posterior.5); :math:`\tilde\Phi` is eliminated. The linearized map has an eigenvalue +1 exactly where a branch
-turns unstable, Eq. (posterior.15). Pure JAX: a `SaddleMap` is a function of a vector, differentiable in it and in the
-arrays of its problem.
-
-Range: where :math:`K` is singular (more samples than input dimensions, repeated or zero inputs) the density lives on
-the range of :math:`K`. The range of :math:`\langle\varphi\varphi^{\mathsf T}\rangle` is the span of the features of
-all states in the support, whatever their density, so the prior's range is that of every iterate; no jitter.
+Eq. (posterior.5) with :math:`\tilde\Phi` eliminated. The linearized map has an eigenvalue +1 exactly where a branch turns
+unstable, Eq. (posterior.15). Pure JAX: a `SaddleMap` is a function of a vector, differentiable in it and in the arrays
+of its problem. Where :math:`K` is singular (more samples than input dimensions, repeated or zero inputs) the density lives
+on the range of :math:`K`: that of the prior, because the range of :math:`\langle\varphi\varphi^{\mathsf T}\rangle` is the span
+of the features of all states in the support, whatever their density; no jitter.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optimistix as optx
 from jaxtyping import Array, Float, Int
 
+from widefield.answer.certificate import Status
 from widefield.gaussian import AbstractKernel, kernel_for
 from widefield.question.activation import Activation
+from widefield.solvers.anderson import AndersonSolver
 from widefield.theories.posterior.nonlinear import moments
 from widefield.theories.posterior.problem import Problem, covariance, energy, label_response, returned
 from widefield.theories.prior.core import keep_duplicates
 
 RANK = 1e-12  # of the largest eigenvalue of the correlations: below it a direction is a linear relation
 FAR = 1e4  # where an activation shows how it grows
+MEMORY, DAMPING = 6, 0.3  # the map's eigenvalues reach −5
+ON_THE_WAY = 1e-5  # tolerance at weaker labels
+MAX_RATIO, MIN_RATIO, MAX_TRIES = 4.0, 1.005, 100  # of successive label sizes
 
 
 class State(NamedTuple):
@@ -94,6 +93,11 @@ class SaddleMap(eqx.Module):
     columns: Int[Array, " pair"]
     activation: Activation = eqx.field(static=True)
     grows: bool = eqx.field(static=True)
+
+    @property
+    def dimension(self) -> int:
+        """Of the density: depth times samples, less where inputs repeat."""
+        return self.basis.embed.shape[1]
 
     def pack(self, state: State) -> Array:
         i, j = self.rows, self.columns
@@ -172,23 +176,11 @@ def saddle_map(
     rows, columns = map(jnp.asarray, np.nonzero(np.triu(pairs)))
     scales = [np.sqrt(np.maximum(np.diag(np.asarray(matrix)), 0)) for matrix in prior]
     feature_scale, hidden_scale = (jnp.asarray(np.where(s > 0, s, 1.0)) for s in scales)
-    return SaddleMap(
-        problem=jax.tree.map(jnp.asarray, problem),
-        basis=range_of(np.asarray(prior.hidden)),
-        nodes=nodes,
-        feature_scale=feature_scale,
-        hidden_scale=hidden_scale,
-        rows=rows,
-        columns=columns,
-        activation=activation,
-        grows=is_unbounded(activation),
-    )
-
-
-def is_unbounded(activation: Activation) -> bool:
-    """Whether the activation grows at least like a root, so that a pull can overcome the Gaussian tails."""
+    # An activation that grows at least like a root can overcome the Gaussian tails.
     ends = np.abs(np.asarray(activation.function(jnp.asarray([-FAR, FAR]))))
-    return bool(np.any(~np.isfinite(ends) | (ends > 1e-2 * FAR)))
+    grows = bool(np.any(~np.isfinite(ends) | (ends > 1e-2 * FAR)))
+    basis, arrays = range_of(np.asarray(prior.hidden)), jax.tree.map(jnp.asarray, problem)
+    return SaddleMap(arrays, basis, nodes, feature_scale, hidden_scale, rows, columns, activation, grows)
 
 
 def growth(activation: Activation, density: moments.Density, n_starts: int = 32, n_steps: int = 40) -> Array:
@@ -215,29 +207,67 @@ def growth(activation: Activation, density: moments.Density, n_starts: int = 32,
     return jnp.where(jnp.all(density.conjugate == 0), 0.0, jnp.where(jnp.isnan(top), jnp.inf, top))
 
 
-class FreeEnergy(NamedTuple):
-    r"""Per neuron: energy ½ tr YR, entropy KL(p ‖ N(0, K)) and their sum."""
-
-    energy: Array
-    entropy: Array
-    free_energy: Array
-
-
-def free_energy(problem: Problem, state: State, conjugate: Array, log_normalizer: Array) -> FreeEnergy:
-    r"""Eq. (posterior.4), :math:`\tfrac12\mathrm{tr}YR + \mathrm{tr}\tilde\Phi\Phi - \ln\int\!\mathcal N(h;0,K)e^{\varphi\tilde\Phi\varphi}`."""
-    cost = energy(problem, state.feature)
-    entropy = jnp.sum(conjugate * state.feature) - log_normalizer
-    return FreeEnergy(cost, entropy, cost + entropy)
+def free_energy(problem: Problem, state: State, conjugate: Array, log_normalizer: Array) -> tuple[Array, Array]:
+    r"""Energy and entropy per neuron: ½ tr YR and KL(p ‖ N(0, K)) =
+    :math:`\mathrm{tr}\tilde\Phi\Phi - \ln\int\!\mathcal N(h;0,K)e^{\varphi\tilde\Phi\varphi}`, Eq. (posterior.4)."""
+    return energy(problem, state.feature), jnp.sum(conjugate * state.feature) - log_normalizer
 
 
 def free_energy_at(m: SaddleMap, state: State, density: moments.Density) -> Array:
     """The free energy of a state with the density it is given."""
     assert m.nodes is not None
     result = moments.averages(m.nodes, m.activation, density, state.hidden)
-    return free_energy(m.problem, state, density.conjugate, result.log_normalizer).free_energy
+    cost, entropy = free_energy(m.problem, state, density.conjugate, result.log_normalizer)
+    return cost + entropy
 
 
-def free_energy_of(m: SaddleMap, vector: Array) -> Array:
-    """The free energy of a map's vector."""
-    state = m.unpack(vector)
-    return free_energy_at(m, state, m.density(state))
+class Converged(NamedTuple):
+    """Where an iteration ended, and how."""
+
+    vector: Array
+    status: Status
+    steps: int
+
+
+def iterate(m: SaddleMap, start: Array, tolerance: float, max_steps: int) -> Converged:
+    """Anderson acceleration from ``start``; a map that is NaN from the start on ends as diverged or nonfinite."""
+    accuracy: Any = jnp.asarray(tolerance)  # an array: a number would be compiled in
+    solver = AndersonSolver(accuracy, accuracy, memory=MEMORY, damping=DAMPING)
+    solution: Any = optx.fixed_point(m, solver, start, max_steps=max_steps, throw=False)
+    if solution.result == optx.RESULTS.successful:
+        status = Status.success
+    elif solution.result == optx.RESULTS.nonlinear_max_steps_reached:
+        status = Status.not_converged
+    else:
+        status = Status.diverged if m.grows else Status.nonfinite
+    return Converged(solution.value, status, int(solution.stats["num_steps"]))
+
+
+def grow_labels(m: SaddleMap, prior: Array, tolerance: float, max_steps: int) -> Converged:
+    """Follow the branch from weak labels to the given ones, by secant steps in the logarithm of their size.
+
+    Strong labels leave no density at the prior: the pull on the features falls only once they have grown.
+    """
+    path: list[tuple[float, Array]] = []
+    low, ratio, steps = 1.0, 2.0, 0
+
+    def guess(goal: float) -> Array:
+        if len(path) < 2:
+            return path[-1][1] if path else prior
+        (before, old), (now, new) = path
+        return new + (new - old) * np.log(goal / now) / np.log(now / before)
+
+    for _ in range(MAX_TRIES):
+        goal = min(1.0, path[-1][0] * ratio) if path else 0.5 * low
+        part = eqx.tree_at(lambda s: s.problem.labels, m, goal * m.problem.labels)
+        point = iterate(part, guess(goal), tolerance if goal == 1 else ON_THE_WAY, max_steps)
+        steps += point.steps
+        if point.status is Status.success:
+            path, ratio = [*path[-1:], (goal, point.vector)], min(ratio**1.5, MAX_RATIO)
+            if goal == 1:
+                return point._replace(steps=steps)
+        elif not path:
+            low = goal
+        elif (ratio := np.sqrt(ratio)) < MIN_RATIO:
+            break
+    return Converged(path[-1][1] if path else prior, Status.diverged if m.grows else Status.not_converged, steps)

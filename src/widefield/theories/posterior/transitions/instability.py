@@ -25,10 +25,6 @@ class Instability(Generic[S]):
     residual: float
     begins_unstable: bool = False
 
-    @property
-    def established(self) -> bool:
-        return self.lost == 0
-
 
 def find_instability(branches: Branches[S]) -> Instability[S]:
     """The first instability from weak labels to strong ones, over the whole range of factors."""
@@ -45,9 +41,8 @@ def _between(branches: Branches[S], factors: np.ndarray, start: S | None) -> Ins
     scan = continuation.scan(branches.stability, map(float, factors), start)
     if scan.bracket is None:
         reached = [sample.solution.residual for sample in scan.samples if np.isfinite(sample.number)]
-        first_is_negative = scan.samples[0].number < 0
         residual = float(np.max(reached)) if reached else np.inf
-        return Instability(None, None, scan.lost, residual, first_is_negative)
+        return Instability(None, None, scan.lost, residual, begins_unstable=scan.samples[0].number < 0)
     critical = continuation.crossing(branches.stability, *scan.bracket, rtol=branches.crossing_rtol)
     if critical is None:
         return Instability(None, None, scan.lost + 1, np.inf)

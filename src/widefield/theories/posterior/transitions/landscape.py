@@ -48,7 +48,11 @@ def landscape(
     begun = time.perf_counter()
     problem = core.problem_of(network, task, temperature)
     pair = _states(along, network.depth)
-    values = np.linspace(-0.9, 0.9, 37) if values is None else _values(values)
+    values = checks.real_array(
+        "values", np.linspace(-0.9, 0.9, 37) if values is None else values, (1,), "correlations"
+    )[0]
+    if np.any(np.abs(values) >= 1) or np.any(np.diff(values) <= 0):
+        raise ValueError("`values` must rise and lie strictly between −1 and 1.")
     branches = branches_of(problem, network.activation, Options("landscape", rtol, max_steps))
     with bar("landscape", len(values), progress, seconds=(2 + 0.2 * len(values)) * branches.seconds) as advance:
         points = branches.landscape(pair, values, advance)
@@ -59,36 +63,29 @@ def landscape(
         options={"temperature": float(temperature), "along": list(pair), "rtol": branches.rtol},
         notes=task.notes,
     )
-    return make_solution(
-        _fields(problem, points), certificate, network, task, coords={"correlation": values}, throw=throw
-    )
+    coords = {"correlation": values}
+    return make_solution(_fields(problem, points), certificate, network, task, coords=coords, throw=throw)
 
 
 def _checks(points: list[LandscapePoint | None], rtol: float) -> dict[str, Check]:
-    """The worst of all points."""
+    """The worst of all points; NaN where one of them is."""
     reached = [point for point in points if point is not None]
+    largest = lambda name: float(np.max([getattr(p, name) for p in reached])) if reached else np.inf  # noqa: E731
     return {
         "lost": Check(len(points) - len(reached), 0, Status.incomplete),
-        "residual": Check(_largest([p.residual for p in reached]), rtol, Status.not_converged),
-        "error": Check(_largest([p.error for p in reached]), rtol),
+        "residual": Check(largest("residual"), rtol, Status.not_converged),
+        "error": Check(largest("error"), rtol),
         "unstable": Check(sum(not p.stable for p in reached), 0, Status.saddle),
     }
-
-
-def _largest(numbers: list[float]) -> float:
-    """NaN where one of them is."""
-    return float(np.max(numbers)) if numbers else np.inf
 
 
 def _fields(problem: core.Problem, points: list[LandscapePoint | None]) -> dict[str, Any]:
     """Points as arrays, NaN where a path ended before."""
     nothing = np.full(problem.input_kernel.shape, np.nan)
-    number = lambda name: np.array([np.nan if p is None else getattr(p, name) for p in points])  # noqa: E731
-    matrices = lambda name: [nothing if p is None else getattr(p, name) for p in points]  # noqa: E731
-    pairs = lambda name: np.stack([core.by_pairs(problem, matrix) for matrix in matrices(name)])  # noqa: E731
-    return {name: (DIMS[:1], number(name)) for name in ("free_energy", "field")} | {
-        name: (DIMS, pairs(name)) for name in ("hidden", "feature")
-    }
+    each = lambda name, missing: [missing if p is None else getattr(p, name) for p in points]  # noqa: E731
+    pairs = lambda name: np.stack([core.by_pairs(problem, matrix) for matrix in each(name, nothing)])  # noqa: E731
+    numbers = {name: (DIMS[:1], np.array(each(name, np.nan))) for name in ("free_energy", "field")}
+    return numbers | {name: (DIMS, pairs(name)) for name in ("hidden", "feature")}
 
 
 def _states(along: Any, depth: int) -> tuple[int, int]:
@@ -99,10 +96,3 @@ def _states(along: Any, depth: int) -> tuple[int, int]:
     if max(a, b) >= depth or a == b:
         raise ValueError(f"`along` must be two different states below {depth}, got {along!r}.")
     return a, b
-
-
-def _values(values: Any) -> np.ndarray:
-    array = checks.real_array("values", values, (1,), "correlations")[0]
-    if np.any(np.abs(array) >= 1) or np.any(np.diff(array) <= 0):
-        raise ValueError("`values` must rise and lie strictly between −1 and 1.")
-    return array

@@ -35,10 +35,10 @@ UNTOLD = "sampled: the order is not told, and points close to the instability ha
 class Transition:
     r"""Where the incoherent branch gives way to the coherent one; points are factors on what is varied, None if absent.
 
-    The order parameter grows as ``prefactor`` times the power ``exponent`` of :math:`|\lambda/\lambda_c - 1|`, with λ the varied
-    quantity (the labels squared); it is the largest correlation between adjacent states. ``curve`` has both branches over ``factor``.
-    ``instability_stderr`` is that of sampled branches, whose order is not told (None). Where ``instability`` is None and
-    the certificate says success, there is none; where the branch could not be followed, it says ``incomplete``.
+    The order parameter, the largest correlation between adjacent states, grows as ``prefactor`` times the power
+    ``exponent`` of :math:`|\lambda/\lambda_c - 1|`, with λ the varied quantity (the labels squared). ``curve`` has both
+    branches over ``factor``. ``instability_stderr`` is that of sampled branches, whose order is not told (None). Where
+    ``instability`` is None there is none if the certificate says success; otherwise the branch could not be followed.
     """
 
     along: str
@@ -100,17 +100,15 @@ def transition(
     the coherent branch leaves.
 
     Method: continuation of each branch from its neighbor, in both directions; ends by bisection. Nonlinear networks by
-    quadrature up to four dimensions, depth times samples, their coherent branch as a function of its order parameter,
-    which does not notice where the branch turns back. Beyond, or where ``paths`` is given, on that many draws (65536
-    by default), the same ones at every factor; the instability is then the mean over eight sets of them.
+    quadrature up to four dimensions, depth times samples, their coherent branch as a function of its order parameter.
+    Beyond, or where ``paths`` is given, on that many draws (65536 by default), the same ones at every factor; the
+    instability is then the mean over eight sets of them.
     Error: states are solved to ``rtol``, by default 1e-10 for linear networks and 1e-7 for others; factors are good to
     that. Sampled ones have ``instability_stderr``, whose share of the instability must be within ``rtol``, by default
-    5e-2. The check ``lost`` counts the points of the search that were not reached: with any, the status is
-    ``incomplete`` and the notes say which. Absence is a success only where the incoherent branch was followed through all
-    factors, 1e-4 to 1e4 (linear) or 1e-2 to 1e2, and stayed a minimum.
+    5e-2. The check ``lost`` counts the points that were not reached, and the notes say which. Absence is a success only
+    where the incoherent branch stayed a minimum through all factors, 1e-4 to 1e4 (linear) or 1e-2 to 1e2.
     Limits: draws do not tell the order of a transition, because the coherent branch next to it is lost in their
-    amplified error: then only the instability is given. Without the symmetry W → −W there is no sharp transition, and all
-    points are None.
+    amplified error. Without the symmetry W → −W there is no sharp transition, and all points are None.
     """
     begun = time.perf_counter()
     points = checks.integer("points", points, 2)
@@ -120,29 +118,21 @@ def transition(
         search = _search(branches, advance)
         fields, factors, n_missing, missing = _curve(branches, search, points)
         advance(1)
+    law = search.law
+    points_of = search.mean, law.equal_free_energy, law.spinodal, law.order
+    made_with = {"temperature": float(temperature), "along": along, "points": points, "paths": paths}
     certificate = Certificate(
         "transition",
         search.checks(branches, n_missing),
         seed=seed if branches.sampled else None,
         wall_time=time.perf_counter() - begun,
-        options={
-            "temperature": float(temperature),
-            "along": along,
-            "points": points,
-            "paths": paths,
-            "rtol": branches.rtol,
-            "max_steps": max_steps,
-        },
+        options=made_with | {"rtol": branches.rtol, "max_steps": max_steps},
         notes=(*task.notes, *search.notes, *missing),
-        diagnostics=search.points,
+        diagnostics=dict(zip(("instability", "equal_free_energy", "spinodal", "order"), points_of)),
     )
     coords = {"factor": factors, "branch": ["incoherent", "coherent"]}
     curve = make_solution(fields, certificate, network, task, coords=coords, throw=throw)
-    law = search.law
-    return Transition(
-        along, search.mean, law.equal_free_energy, law.spinodal, law.order, law.exponent, law.prefactor, curve,
-        search.stderr,
-    )  # fmt: skip
+    return Transition(along, *points_of, law.exponent, law.prefactor, curve, search.stderr)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,30 +141,21 @@ class _Search:
 
     instability: Instability
     law: GrowthLaw
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
     mean: float | None = None
     stderr: float | None = None
-
-    @property
-    def points(self) -> dict[str, Any]:
-        law = self.law
-        return {
-            "instability": self.mean, "equal_free_energy": law.equal_free_energy, "spinodal": law.spinodal,
-            "order": law.order,
-        }  # fmt: skip
 
     def checks(self, branches: Branches, n_missing: int) -> dict[str, Check]:
         """Residual and error of the state at the instability, and what was lost on the way."""
         lost = {"lost": Check(self.instability.lost + len(self.law.lost) + n_missing, 0, Status.incomplete)}
         if not branches.symmetric:
             return lost
-        state, residual = self.instability.state, self.instability.residual
+        state, residual = self.instability.state, Check(self.instability.residual, branches.rtol)
         if state is None:
-            return lost | {"residual": Check(residual, branches.rtol)}
+            return lost | {"residual": residual}
         if not branches.sampled or self.mean is None or self.stderr is None:
-            return lost | {"residual": Check(residual, branches.rtol), "error": Check(state.error, branches.rtol)}
-        judged = branches.judge(state).checks
-        return lost | {"error": Check(self.stderr / self.mean, branches.rtol)} | judged
+            return lost | {"residual": residual, "error": Check(state.error, branches.rtol)}
+        return lost | {"error": Check(self.stderr / self.mean, branches.rtol)} | branches.judge(state).checks
 
 
 def _search(branches: Branches[S], advance: Advance) -> _Search:
@@ -184,7 +165,13 @@ def _search(branches: Branches[S], advance: Advance) -> _Search:
     instability = find_instability(branches)
     advance(1)
     if instability.factor is None or instability.state is None:
-        return _Search(instability, GrowthLaw(None), (_absence(branches, instability),))
+        where = f"factors from {1 / branches.reach:g} to {branches.reach:g}"
+        note = f"the incoherent branch stays a minimum for {where}"
+        if instability.lost:
+            note = f"the incoherent branch could not be followed: {instability.lost} points of {where} were not reached"
+        elif instability.begins_unstable:
+            note = f"the incoherent state is unstable at the weakest end of {where}"
+        return _Search(instability, GrowthLaw(None), (note,))
     replicas = branches.replicas(instability.factor, instability.state)
     stderr = float(np.std(replicas, ddof=1) / np.sqrt(len(replicas))) if branches.sampled else None
     law = branches.growth_law(instability.factor, instability.state)
@@ -193,15 +180,6 @@ def _search(branches: Branches[S], advance: Advance) -> _Search:
     if instability.lost:
         notes = (*notes, f"{instability.lost} factors before the instability were not reached")
     return _Search(instability, law, notes, float(np.mean(replicas)), stderr)
-
-
-def _absence(branches: Branches, instability: Instability) -> str:
-    where = f"factors from {1 / branches.reach:g} to {branches.reach:g}"
-    if not instability.established:
-        return f"the incoherent branch could not be followed: {instability.lost} points of {where} were not reached"
-    if instability.begins_unstable:
-        return f"the incoherent state is unstable at the weakest end of {where}"
-    return f"the incoherent branch stays a minimum for {where}"
 
 
 def _curve(
@@ -214,46 +192,32 @@ def _curve(
     spread = np.linspace(-1, 1, n_points)
     factors = center * 2.0 ** (spread * np.abs(spread))  # from a half to twice, closer together near the transition
     table = np.full((len(NAMES), 2, n_points), np.nan)
-    n_missing = 0
-    missing: tuple[str, ...] = ()
-    if critical is not None:
-        order = np.arange(n_points)[:: branches.side]  # from the incoherent side
-        incoherent = continuation.trace(branches.incoherent, factors[order], critical)
-        coherent, stopped = _coherent_states(branches, factors[order[::-1]], incoherent[::-1], search.law)
-        for b, (indices, states) in enumerate(((order, incoherent), (order[::-1], coherent))):
-            for i, state in zip(indices, states, strict=True):
-                if state is not None and branches.reached(state):
-                    correlation = adjacent_correlation(state.problem, state.hidden)
-                    table[:, b, i] = state.free_energy, correlation, state.stability
-        within = stopped & _before_end(branches, search, factors[order[::-1]])
-        n_missing, missing = _missing(
-            sum(state is None or not branches.reached(state) for state in incoherent), _n_lost(coherent, within),
-            none_reached=all(state is None for state in coherent),
-        )  # fmt: skip
-    return {name: (("branch", "factor"), table[i]) for i, name in enumerate(NAMES)}, factors, n_missing, missing
+    fields = {name: (("branch", "factor"), table[i]) for i, name in enumerate(NAMES)}
+    if critical is None:
+        return fields, factors, 0, ()
+    outwards = np.arange(n_points)[:: branches.side]  # from the incoherent side
+    inwards = outwards[::-1]
+    incoherent = continuation.trace(branches.incoherent, factors[outwards], critical)
+    coherent, stopped = _coherent_states(branches, factors[inwards], incoherent[::-1], search.law)
+    for b, (indices, states) in enumerate(((outwards, incoherent), (inwards, coherent))):
+        for i, state in zip(indices, states, strict=True):
+            if state is not None and branches.reached(state):
+                correlation = adjacent_correlation(state.problem, state.hidden)
+                table[:, b, i] = state.free_energy, correlation, state.stability
 
-
-def _missing(n_incoherent: int, n_coherent: int, *, none_reached: bool) -> tuple[int, tuple[str, ...]]:
-    """How many points of the curve are missing, and which."""
-    counts = {"incoherent": n_incoherent, "coherent": n_coherent}
-    notes = [f"{n} {branch} points of the curve were not reached" for branch, n in counts.items() if n]
-    if none_reached:
-        notes.append("no coherent point of the curve was reached")
-    return n_incoherent + max(n_coherent, int(none_reached)), tuple(notes)
-
-
-def _n_lost(states: list[S | None], stopped: np.ndarray) -> int:
-    """Points without a state before the last one that has one, or where a search stopped on its way."""
-    empty = np.array([state is None for state in states])
-    reached = np.flatnonzero(~empty)
-    last = reached[-1] if len(reached) else -1
-    return int(np.sum(empty & (stopped | (np.arange(len(states)) < last))))
-
-
-def _before_end(branches: Branches, search: _Search, factors: np.ndarray) -> np.ndarray:
-    """Which factors have a coherent state; all of them may where the end of its branch is not known."""
+    # Missing are coherent points before the last that was reached, and those where a search stopped short of the end.
     end = {"first": search.law.spinodal, "second": search.instability.factor}.get(search.law.order or "")
-    return np.full(len(factors), True) if end is None else branches.side * (factors - end) > 0
+    exists = np.full(n_points, True) if end is None else branches.side * (factors[inwards] - end) > 0
+    empty = np.array([state is None for state in coherent])
+    last = np.max(np.flatnonzero(~empty), initial=-1)
+    counts = {
+        "incoherent": sum(state is None or not branches.reached(state) for state in incoherent),
+        "coherent": int(np.sum(empty & (stopped & exists | (np.arange(n_points) < last)))),
+    }
+    notes = [f"{n} {branch} points of the curve were not reached" for branch, n in counts.items() if n]
+    if empty.all():
+        notes.append("no coherent point of the curve was reached")
+    return fields, factors, counts["incoherent"] + max(counts["coherent"], int(empty.all())), tuple(notes)
 
 
 def _coherent_states(
@@ -273,19 +237,13 @@ def _coherent_states(
             starts = [last]
         elif not ended and other is not None:
             starts = [law.guess(factor, other), other]
-        state, stopped[i] = _coherent_state(branches, factor, starts)
-        ended = ended or (last is not None and state is None and not stopped[i])
-        last = last if state is None else state
-        states.append(state)
-    return states, stopped
-
-
-def _coherent_state(branches: Branches[S], factor: float, starts: list[S | None]) -> tuple[S | None, bool]:
-    """The coherent state that is reached from one of the starts, or whether a search for it stopped on its way."""
-    stopped = False
-    for start in filter(None, starts):
-        for state in branches.coherent_candidates(factor, start):
+        found: S | None = None
+        for state in (c for start in filter(None, starts) for c in branches.coherent_candidates(factor, start)):
             if branches.on_coherent_branch(state):
-                return state, False
-            stopped = stopped or not branches.reached(state)
-    return None, stopped
+                found, stopped[i] = state, False
+                break
+            stopped[i] |= not branches.reached(state)
+        ended = ended or (last is not None and found is None and not stopped[i])
+        last = last if found is None else found
+        states.append(found)
+    return states, stopped

@@ -1,10 +1,7 @@
 r"""Where a transition changes its order: the sign of Landau's quartic coefficient at the instability.
 
-.. math::  F = F_0 + a\,m^2 + b\,m^4 + \dots, \qquad a = 0 \text{ at the instability}
-
-Second order where :math:`b > 0`, first order where :math:`b < 0`, all other order parameters eliminated. Where there is no
-free energy to expand, :math:`b` has the sign of :math:`c` in :math:`\lambda/\lambda_c = 1 + c\,m^2 + \dots` along the
-coherent branch, which leaves towards its own phase or away from it.
+Second order where it is positive, first order where negative, all other order parameters eliminated, Eq. (posterior.14).
+Where there is no free energy to expand it has the sign with which the coherent branch leaves, Eq. (posterior.19).
 """
 
 import time
@@ -54,10 +51,8 @@ def tricritical(
     Fields: ``temperature``, NaN where there is none, and ``factor``, that on the labels at its instability. The
     diagnostics say what was established: ``order`` at the lower end, and ``exists``.
 
-    Linear networks: Landau's quartic coefficient at the instability, Eq. (posterior.14), from derivatives of the free
-    energy, changes its sign there. Others: the coherent branch leaves the incoherent one to the other side, :math:`a` of
-    Eq. (posterior.19) from order parameters up to 0.15.
-
+    Method: the sign of Landau's quartic coefficient at the instability, Eq. (posterior.14), from derivatives of the free
+    energy; for nonlinear networks that of :math:`a` in Eq. (posterior.19), from order parameters up to 0.15.
     Error: ``rtol``, by default 1e-10 for linear networks and 1e-4 for others, whose :math:`a` has an error of its own; the
     estimate is what is left of the coefficient, and its error, over its slope.
     Limits: temperatures up to a factor 10⁶ (linear) or 10³; depth times samples at most 4 for nonlinear networks. A
@@ -79,15 +74,15 @@ def tricritical(
         scan = continuation.scan(evaluate, map(float, values)) if branches.symmetric else continuation.Scan(())
         root = None
         if scan.bracket is not None:
-            root = continuation.crossing(evaluate, *scan.bracket, rtol=branches.quartic_rtol)
-    verdict = _verdict(branches, scan, root)
+            root = continuation.crossing(evaluate, *scan.bracket, rtol=branches.quartic_share * branches.rtol)
+    n_lost, judged, note, order = _verdict(branches, scan, root)
     certificate = Certificate(
         "tricritical",
-        verdict.checks,
+        {"lost": Check(n_lost, 0, Status.incomplete)} | judged,
         wall_time=time.perf_counter() - begun,
         options={"temperature": float(temperature), "along": along, "rtol": branches.rtol},
-        notes=(*task.notes, verdict.note),
-        diagnostics={"exists": root is not None, "order": verdict.order},
+        notes=(*task.notes, note),
+        diagnostics={"exists": root is not None, "order": order},
     )
     point = (np.nan, np.nan) if root is None else (root.value, root.solution.instability.factor)
     fields = {"temperature": ((), np.asarray(point[0])), "factor": ((), np.asarray(point[1], float))}
@@ -99,41 +94,33 @@ def _quartic(
 ) -> tuple[float, Quartic[S]]:
     """The coefficient at a temperature, NaN where its instability is lost, −inf where there is no transition."""
     hotter = branches.at_temperature(temperature)
-    instability = _instability(hotter, temperature, near)
+    instability: Instability[S] | None = None
+    if near is not None and near.instability.factor is not None and near.instability.state is not None:
+        # Next to the last one, which moves by less than the temperature.
+        share, factor = temperature / near.temperature, near.instability.factor
+        low, high = factor * min(1.0, share) / MARGIN, factor * max(1.0, share) * MARGIN
+        instability = instability_near(hotter, low, high, near.instability.state)
+    if instability is None or instability.factor is None:
+        instability = find_instability(hotter)
     advance(1)
     if instability.factor is None or instability.state is None:
-        absent = instability.established and near is None
+        absent = instability.lost == 0 and near is None
         return (-np.inf if absent else np.nan), Quartic(temperature, instability)
     value, error = hotter.quartic(instability.factor, instability.state)
     return value, Quartic(temperature, instability, error)
 
 
-def _instability(branches: Branches[S], temperature: float, near: Quartic[S] | None) -> Instability[S]:
-    """From the last one, which moves by less than the temperature; over the whole range where it is not there."""
-    if near is not None and near.instability.factor is not None and near.instability.state is not None:
-        share, factor = temperature / near.temperature, near.instability.factor
-        low, high = factor * min(1.0, share) / MARGIN, factor * max(1.0, share) * MARGIN
-        instability = instability_near(branches, low, high, near.instability.state)
-        if instability.factor is not None:
-            return instability
-    return find_instability(branches)
-
-
-class _Verdict(NamedTuple):
-    checks: dict[str, Check]
-    note: str
-    order: str | None
-
-
-def _verdict(branches: Branches, scan: continuation.Scan, root: continuation.Sample | None) -> _Verdict:
-    """What the search established."""
+def _verdict(
+    branches: Branches, scan: continuation.Scan, root: continuation.Sample | None
+) -> tuple[int, dict[str, Check], str, str | None]:
+    """What the search established: how much was lost, what else success rests on, a note, and the order it begins with."""
     if not branches.symmetric:
-        return _Verdict({"lost": _lost(0)}, "there is no transition: nothing breaks W → −W spontaneously here", None)
+        return 0, {}, "there is no transition: nothing breaks W → −W spontaneously here", None
     first, last = scan.samples[0], scan.samples[-1]
     order = None if not np.isfinite(first.number) else ("second" if first.number > 0 else "first")
     lost = scan.lost + (scan.bracket is not None and root is None)
     if lost:
-        return _Verdict({"lost": _lost(lost)}, f"the branch was lost at temperatures next to {last.value:g}", order)
+        return lost, {}, f"the branch was lost at temperatures next to {last.value:g}", order
     if root is None:
         residual = float(np.max([sample.solution.instability.residual for sample in scan.samples]))
         note = f"the transition is of {order} order from temperature {first.value:g} to {last.value:g}"
@@ -141,13 +128,9 @@ def _verdict(branches: Branches, scan: continuation.Scan, root: continuation.Sam
             note = f"there is no transition at temperature {first.value:g}"
         elif order == "first":
             note = f"the transition is of first order already at temperature {first.value:g}: begin with a lower one"
-        return _Verdict({"lost": _lost(0), "residual": Check(residual, branches.rtol)}, note, order)
+        return 0, {"residual": Check(residual, branches.rtol)}, note, order
     before, after = scan.bracket or (first, last)
     slope = abs(before.number - after.number) / np.log(after.value / before.value)
     residual, error = root.solution.instability.residual, (abs(root.number) + root.solution.error) / slope
-    judged = {"lost": _lost(0), "residual": Check(residual, branches.rtol), "error": Check(error, branches.rtol)}
-    return _Verdict(judged, "the transition is of second order below and of first order above", order)
-
-
-def _lost(n: int) -> Check:
-    return Check(n, 0, Status.incomplete)
+    judged = {"residual": Check(residual, branches.rtol), "error": Check(error, branches.rtol)}
+    return 0, judged, "the transition is of second order below and of first order above", order
