@@ -33,7 +33,7 @@ def quadrature(network, task, rtol=1e-7, **changes):
     """The method itself on a linear network, which `widefield.dynamics` would march exactly."""
     request = Request("full", FIELDS[2:5], (3, 8), rtol=rtol, progress=False)
     with jax.enable_x64(True):
-        return two_layers.TwoLayers().solve(problem(network, task, wf.Training(**COMMON | changes)), request)
+        return two_layers.solve(problem(network, task, wf.Training(**COMMON | changes)), request)
 
 
 BIAS = {"bias_variance": 0.4, "readout_bias_variance": 0.0}

@@ -4,18 +4,19 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from widefield.answer.boundary import x64
-from widefield.answer.certificate import Certificate
+from widefield.answer.certificate import Certificate, Status
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.question.training import Training
 from widefield.theories.dynamics import fields
-from widefield.theories.dynamics.curves import TrainingCurves
+from widefield.theories.dynamics.curves import Estimate, TrainingCurves
 from widefield.theories.dynamics.march.batch import TooFewPaths
 from widefield.theories.dynamics.methods import ORDER
-from widefield.theories.dynamics.methods.paths import unfinished
 from widefield.theories.dynamics.problem import Problem, problem
 from widefield.theories.dynamics.request import Request, make_request
 
@@ -103,5 +104,11 @@ def solve(question: Problem, request: Request) -> TrainingCurves:
     except TooFewPaths as why:
         if why.step is None:
             raise
-        return unfinished(question, why, request)
+        # no numbers: at some step more directions opened than the paths can tell apart
+        n_rows, n_states, n_samples = len(question.rates), *question.physics.inputs.shape[:2]
+        nothing = np.full((n_rows, n_states, n_samples, question.shape.n_outputs), np.nan)
+        return TrainingCurves(
+            Estimate(nothing), Estimate(np.full(n_rows, np.nan)), rtol=request.limit(sampled=True), failure=Status.not_converged,
+            n_paths=request.paths, notes=(f"stopped at step {why.step}: {why}",),
+        )  # fmt: skip
     raise AssertionError("the march covers every question that the others do not")

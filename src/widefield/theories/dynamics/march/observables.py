@@ -7,7 +7,7 @@ import numpy as np
 
 from widefield.theories.dynamics.curves import Estimate, over_batches
 from widefield.theories.dynamics.march import kernels, responses
-from widefield.theories.dynamics.march.batch import Batch, SiteValues
+from widefield.theories.dynamics.march.batch import Batch
 from widefield.theories.dynamics.march.step import gradient_shares
 from widefield.theories.dynamics.problem import Problem
 
@@ -38,56 +38,35 @@ def rows_needed(problem: Problem, at: tuple[int, ...], fields: Sequence[str]) ->
 def observe(
     problem: Problem, batch: Batch, at: tuple[int, ...], fields: Sequence[str], seed: int, progress: bool | None
 ) -> Observed:
-    """What the ``fields`` need of one batch."""
-    bare = replace(batch, samples={})
-    averages = {name: value for name, value in _aligned(problem, batch).items() if name in fields}
+    """What the ``fields`` need of one batch: kernels, cosines with that of the labels, samples and responses."""
+    bare, averages = replace(batch, samples={}), {}
+    if "alignment" in fields:
+        averages["alignment"] = batch.alignment
+    if "ntk_alignment" in fields and batch.ntk is not None:
+        averages["ntk_alignment"] = kernels.tangent_alignment(problem.labels, batch.ntk)
     if len(batch.samples) < len(rows_needed(problem, at, fields)):
         return Observed(bare, averages)
-    chosen = {t: batch.samples[t] for t in at}
-    averages |= _kernels(problem, chosen, batch.weight, fields)
-    draws = _drawn(problem, chosen, fields, seed)
-    if not set(fields) & set(responses.NAMES):
-        return Observed(bare, averages, draws)
-    both = responses.responses(problem, batch, at, progress)
-    pick = lambda pair: {  # noqa: E731
-        name: v[:, :, :, list(at)][:, :, :, :, list(at)]
-        for name, v in zip(responses.NAMES, pair, strict=True)
-        if name in fields
-    }
-    changes = {} if both.changes is None else pick(both.changes)
-    return Observed(bare, averages | pick(both.values), draws, changes, both.paths_needed)
-
-
-def _kernels(problem: Problem, samples: dict[int, SiteValues], weight: float, fields: Sequence[str]) -> Arrays:
-    n, by_layer, made = problem.task.n_samples, problem.by_layer, {}
+    chosen, n, by_layer = {t: batch.samples[t] for t in at}, problem.task.n_samples, problem.by_layer
     if "feature_kernel" in fields:
-        made["feature_kernel"] = kernels.features(samples, weight, n, by_layer)
+        averages["feature_kernel"] = kernels.features(chosen, batch.weight, n, by_layer)
     if "gradient_kernel" in fields:
         share = np.sqrt(gradient_shares(problem.physics))
         shares = share[:, None] ** 2 if by_layer else np.outer(share, share)
-        kernel = kernels.gradients(samples, weight, n, by_layer)
-        made["gradient_kernel"] = kernel * shares[:, :, None, None, None, None]
-    return made
+        kernel = kernels.gradients(chosen, batch.weight, n, by_layer)
+        averages["gradient_kernel"] = kernel * shares[:, :, None, None, None, None]
+    draws = {name: kernels.stack(chosen, name)[..., :n, :] for name in DRAWN if name in fields}
+    if problem.exact:  # h and z are made of the same noises
+        noise = lambda size: np.random.default_rng(seed).standard_normal((size, N_DRAWN))  # noqa: E731
+        draws = {name: value @ noise(value.shape[-1]) for name, value in draws.items()}
+    if not set(fields) & set(responses.NAMES):
+        return Observed(bare, averages, draws)
+    values, changes, needed = responses.responses(problem, batch, at, progress)
 
+    def pick(pair: responses.Pair | None) -> Arrays:
+        named = zip(responses.NAMES, pair or (), strict=False)
+        return {name: v[:, :, :, list(at)][:, :, :, :, list(at)] for name, v in named if name in fields}
 
-def _drawn(problem: Problem, samples: dict[int, SiteValues], fields: Sequence[str], seed: int) -> Arrays:
-    """h (at, state, sample, path) and z (at, channel, state, sample, path); coordinates are drawn from."""
-    draws = {}
-    for name in DRAWN:
-        if name in fields:
-            value = kernels.stack(samples, name)[..., : problem.task.n_samples, :]
-            if problem.exact:  # the same noises for both
-                value = value @ np.random.default_rng(seed).standard_normal((value.shape[-1], N_DRAWN))
-            draws[name] = value
-    return draws
-
-
-def _aligned(problem: Problem, batch: Batch) -> Arrays:
-    """Cosines with the kernel of the labels: of the features of every state (step, state), and of the tangent kernel."""
-    aligned = {"alignment": batch.alignment}
-    if batch.ntk is not None:
-        aligned["ntk_alignment"] = kernels.tangent_alignment(problem.labels, batch.ntk)
-    return aligned
+    return Observed(bare, averages | pick(values), draws, pick(changes), needed)
 
 
 def gathered(batches: list[Observed]) -> tuple[dict[str, Estimate], Arrays]:
@@ -95,13 +74,9 @@ def gathered(batches: list[Observed]) -> tuple[dict[str, Estimate], Arrays]:
     common = lambda attribute: set.intersection(*(set(getattr(one, attribute)) for one in batches))  # noqa: E731
     averaged, changed, drawn = (common(name) for name in ("averages", "changes", "draws"))
     averages = {name: over_batches([one.averages[name] for one in batches]) for name in AVERAGED if name in averaged}
-    for name in changed:
-        averages[name] = _doubted(averages[name], over_batches([one.changes[name] for one in batches]))
+    for name in changed:  # half of what extrapolation changed is added to the error
+        error = 0.0 if averages[name].stderr is None else averages[name].stderr
+        change = over_batches([one.changes[name] for one in batches]).value / 2
+        averages[name] = Estimate(averages[name].value, np.hypot(error, change))
     draws = {name: np.concatenate([one.draws[name] for one in batches], axis=-1) for name in DRAWN if name in drawn}
     return averages, draws
-
-
-def _doubted(estimate: Estimate, change: Estimate) -> Estimate:
-    """Half of the change that extrapolation made is added to the error."""
-    error = 0.0 if estimate.stderr is None else estimate.stderr
-    return Estimate(estimate.value, np.hypot(error, change.value / 2))

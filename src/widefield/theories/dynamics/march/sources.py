@@ -1,10 +1,9 @@
 r"""What a source does to the paths of one site: slopes where the activation is smooth, kicks where it has kinks.
 
-Slopes, Eq. (dynamics.18): :math:`\delta\varphi = \varphi'\delta h`, :math:`\delta g = \varphi'\delta z + \varphi''z\,\delta h`. At a kink
-:math:`\varphi''` is a delta function, which paths do not see. There sources have a size, Eq. (dynamics.19): a path is followed with and without
-it, :math:`\delta\varphi = [\varphi(h+\epsilon\,\delta h) - \varphi(h)]/\epsilon` and likewise g. Neurons whose h is within
-ε of the kink cross it, so that averages are right to the order of ε against the distance that neurons move in one step:
-what a neuron does near h = 0 depends on which steps it has been on either side. Half of the paths are kicked up and half down.
+Slopes, Eq. (dynamics.18). At a kink :math:`\varphi''` is a delta function, which paths do not see. There sources have a size,
+Eq. (dynamics.19): a path is followed with and without it. Neurons whose h is within ε of the kink cross it, so that averages are
+right to the order of ε against the distance that neurons move in one step: what a neuron does near h = 0 depends on
+which steps it has been on either side. Half of the paths are kicked up and half down.
 """
 
 from dataclasses import dataclass
@@ -40,10 +39,19 @@ class Slopes:
         return _spread(self.slope[t, k]) * z + _spread(self.curve[c, t, k]) * h
 
 
+@partial(jax.jit, static_argnums=0)
+def _first(function: Function, h: jax.Array) -> jax.Array:
+    return jax.jvp(function, (h,), (jnp.ones_like(h),))[1]
+
+
+@partial(jax.jit, static_argnums=0)
+def _second(function: Function, h: jax.Array) -> jax.Array:
+    return jax.jvp(lambda x: _first(function, x), (h,), (jnp.ones_like(h),))[1]
+
+
 def slopes(activation: Function, h: np.ndarray, z: np.ndarray) -> Slopes:
     """Of paths h (step, state, sample, S) and z (channel, step, state, sample, S)."""
-    first, second = np.asarray(_first(activation, h)), np.asarray(_second(activation, h))
-    return Slopes(first, second * z)
+    return Slopes(np.asarray(_first(activation, h)), np.asarray(_second(activation, h)) * z)
 
 
 @dataclass(frozen=True)
@@ -103,16 +111,6 @@ def _smallest(h: np.ndarray) -> np.ndarray:
 def _spread(value: np.ndarray) -> np.ndarray:
     """(sample, S) against (sample, source, source's state, source's sample, S)."""
     return value[:, None, None, None]
-
-
-@partial(jax.jit, static_argnums=0)
-def _first(function: Function, h: jax.Array) -> jax.Array:
-    return jax.jvp(function, (h,), (jnp.ones_like(h),))[1]
-
-
-@partial(jax.jit, static_argnums=0)
-def _second(function: Function, h: jax.Array) -> jax.Array:
-    return jax.jvp(lambda x: _first(function, x), (h,), (jnp.ones_like(h),))[1]
 
 
 @partial(jax.jit, static_argnums=0)

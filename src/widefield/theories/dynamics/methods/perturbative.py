@@ -1,18 +1,12 @@
-r"""Leading order in the squared richness: :math:`f_0 + \gamma_0^2f_2` of outputs, and of every kernel likewise.
+r"""Leading order in the squared richness, Eq. (dynamics.28): :math:`f_0 + \gamma_0^2f_2` of outputs, and of every kernel likewise.
 
-.. math::
-    \Phi^\ell(t,s) = \Phi^{\ell,0} + \gamma_0^2\Phi^{\ell,2}(t,s), \qquad
-    G^\ell(t,s) = G^{\ell,0} + \gamma_0^2G^{\ell,2}(t,s)
-
-Eq. (dynamics.28); Eqs. 12 and 144–166 of Bordelon & Pehlevan (2022), corrected. Deep linear networks have closed forms
-(`perturbative_linear`); all others, recurrent ones among them, are measured.
+Deep linear networks have closed forms (`perturbative_linear`); all others, recurrent ones among them, are measured.
 
 Method: all quantities are even in the richness. The march is run at small ones, with the same paths at each, and the
 polynomial in their squares through the results gives both orders. Averages over finitely many paths are not even, which
 would leave an error of 1/richness: those are run with either sign, as if all backward noises had changed theirs. Outputs
 and the tangent kernel take the order zero from the static limit, which is exact. Error: the standard error over batches, and
-what the outputs change by without the largest richness. What the expansion leaves out is not known: its second term must be
-at most half of the first.
+what the outputs change by without the largest richness.
 """
 
 from collections.abc import Callable
@@ -22,11 +16,8 @@ import numpy as np
 
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves, over_batches, relative_error, size
 from widefield.theories.dynamics.march import observables
-from widefield.theories.dynamics.march.batch import TooFewPaths
 from widefield.theories.dynamics.march.observables import Observed
-from widefield.theories.dynamics.methods import paths
-from widefield.theories.dynamics.methods.lazy import Lazy
-from widefield.theories.dynamics.methods.method import Method
+from widefield.theories.dynamics.methods import lazy, paths
 from widefield.theories.dynamics.problem import Problem
 from widefield.theories.dynamics.request import FIRST_PATHS, Request
 
@@ -35,30 +26,32 @@ from widefield.theories.dynamics.request import FIRST_PATHS, Request
 EXACT, SAMPLED = (0.05, 0.1, 0.15, 0.2, 0.25), (0.05, -0.05, 0.1, -0.1, 0.15, -0.15)
 
 
-class Perturbative(Method):
-    """Orders measured at small richness, with four times the paths until the error of the outputs is within the tolerance."""
+def covers(problem: Problem, request: Request) -> bool:
+    """Any network."""
+    return request.method == "perturbative"
 
-    def covers(self, problem: Problem, request: Request) -> bool:
-        """Any network."""
-        return request.method == "perturbative"
 
-    def solve(self, problem: Problem, request: Request) -> TrainingCurves:
-        """Four times the paths, unless their number is chosen and no tolerance is."""
-        curves = _orders(problem, request)
-        adaptive = request.rtol is not None or request.paths is None
-        while adaptive and curves.failure is None and curves.error > curves.rtol and curves.n_paths is not None:
-            if 4 * curves.n_paths > paths.MOST_PATHS:
-                break
-            curves = _orders(problem, replace(request, paths=4 * curves.n_paths))
-        return paths.with_note(curves)
+def solve(problem: Problem, request: Request) -> TrainingCurves:
+    """Orders measured at small richness; four times the paths, unless their number is chosen and no tolerance is."""
+    curves = _orders(problem, request)
+    adaptive = request.rtol is not None or request.paths is None
+    while adaptive and curves.failure is None and curves.error > curves.rtol and curves.n_paths is not None:
+        if 4 * curves.n_paths > paths.MOST_PATHS:
+            break
+        curves = _orders(problem, replace(request, paths=4 * curves.n_paths))
+    return paths.with_note(curves)
 
 
 def _orders(problem: Problem, request: Request) -> TrainingCurves:
     """With the paths that are asked for, or those that directions need."""
     scale = max(1.0, float(np.linalg.norm(problem.labels)))
     richnesses = np.array([point / scale for point in (EXACT if problem.exact else SAMPLED)])
-    levels, n_paths = _levels(problem, request, richnesses)
-    static = Lazy().solve(problem, replace(request, fields=(), at=()))
+    at = [replace(problem, richness=float(richness)) for richness in richnesses]
+    n_paths, levels = None, [[paths.one_batch(each, request, 0, 1)] for each in at if problem.exact]
+    if not problem.exact:
+        every = lambda n: (n, [paths.all_batches(each, request, n) for each in at])  # noqa: E731
+        n_paths, levels = paths.with_enough_paths(every, request.paths or FIRST_PATHS, request.paths is not None)
+    static = lazy.solve(problem, replace(request, fields=(), at=()))
     marched = [paths.gather(problem, level, request, n_paths) for level in levels]
     failed = [one for one in (static, *marched) if one.failure is not None or not one.checks["residual"].met]
     if failed:
@@ -71,13 +64,14 @@ def _orders(problem: Problem, request: Request) -> TrainingCurves:
         orders = zip(first, values, strict=True)
         return over_batches([a + problem.richness**2 * np.tensordot(second, v, axes=1) for a, v in orders])
 
-    kernels = {
-        name: to_second_order(lambda one, name=name: one.averages[name])  # type: ignore[misc]
-        for name in observables.AVERAGED
-        if name in request.fields
-    }
+    asked = [name for name in observables.AVERAGED if name in request.fields]
+    kernels = {name: to_second_order(lambda one, name=name: one.averages[name]) for name in asked}  # type: ignore[misc]
     prediction = to_second_order(lambda one: one.batch.prediction, static.prediction)
-    cut = _cut(problem, richnesses, [one.prediction.value for one in marched])
+    fewer = np.abs(richnesses) < np.abs(richnesses).max()
+    values = [one.prediction.value for one in marched]
+    kept = [value for value, keep in zip(values, fewer, strict=True) if keep]
+    change = np.tensordot(second, values, axes=1) - np.tensordot(_weights(richnesses[fewer])[1], kept, axes=1)
+    cut = problem.richness**2 * np.abs(change)  # what outputs change by without the largest richness
     sampled = relative_error(prediction, problem.readouts, cut, problem.least_output)
     ntk = to_second_order(lambda one: np.asarray(one.batch.ntk), static.ntk) if request.ntk else None
     return replace(
@@ -97,32 +91,8 @@ def correction(problem: Problem, static: TrainingCurves, prediction: Estimate, n
     return float(np.max(shares))
 
 
-def _cut(problem: Problem, richnesses: np.ndarray, values: list[np.ndarray]) -> np.ndarray:
-    """What outputs change by without the largest richness."""
-    fewer = np.abs(richnesses) < np.abs(richnesses).max()
-    _, second = _weights(richnesses)
-    _, other = _weights(richnesses[fewer])
-    kept = [value for value, keep in zip(values, fewer, strict=True) if keep]
-    return problem.richness**2 * np.abs(np.tensordot(second, values, axes=1) - np.tensordot(other, kept, axes=1))
-
-
 def _weights(richnesses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """What gives the orders 0 and 2 of the even polynomial through values at the richnesses."""
     squares = (richnesses / richnesses.max()) ** 2
     inverse = np.linalg.pinv(np.vander(squares, len(set(squares)), increasing=True))
     return inverse[0], inverse[1] / richnesses.max() ** 2
-
-
-def _levels(problem: Problem, request: Request, richnesses: np.ndarray) -> tuple[list[list[Observed]], int | None]:
-    """Batches of every richness, with more paths where they are too few for one of them."""
-    at = [replace(problem, richness=float(richness)) for richness in richnesses]
-    if problem.exact:
-        return [[paths.one_batch(each, request, 0, 1)] for each in at], None
-    n_paths = request.paths or FIRST_PATHS
-    while True:
-        try:
-            return [paths.all_batches(each, request, n_paths) for each in at], n_paths
-        except TooFewPaths:
-            if request.paths is not None or 2 * n_paths > paths.MOST_PATHS:
-                raise
-            n_paths *= 2

@@ -1,71 +1,61 @@
-r"""Leading order in the squared richness of deep linear networks, in closed form.
+r"""Leading order in the squared richness of deep linear networks, in closed form: Eqs. (dynamics.30), (dynamics.31).
 
-With the sums a, b, c, m, q of Eq. (dynamics.29) over the static errors :math:`\Delta(t)`, in units in which all variances are one,
-
-.. math::
-    \Phi^{\ell,2}(t,s) &= \sum_{k\le\ell}k(L{+}1{-}k)\,[m(t) + m(s)^T] + k^2\,c(t)c(s)^T \\
-    G^{\ell,2}(t,s) &= \sum_{k\ge\ell}k(L{+}1{-}k)\,[q(t) + q(s)] + (L{+}1{-}k)^2\,b(t)\cdot c(s) \\
-    f_2(t) &= -(L{+}1)\sum_{s<t}\eta K^xf_2(s) + \sum_{\ell\le L}\Big[\ell^2(L{+}1{-}\ell)\sum_{s<t}a(s)q(s)
-    + \sum_{s<t}\eta\Phi^{\ell,2}(t,s)\Delta(s)\Big]
-
-Eqs. (dynamics.30), (dynamics.31); Eqs. 12 and 144–147 of Bordelon & Pehlevan (2022), corrected, on the grid of steps; :math:`v_\alpha`
-and :math:`v_{\alpha\beta}` of the paper are :math:`b` and the sums in :math:`m`. The outputs follow from
+Eqs. 12 and 144–147 of Bordelon & Pehlevan (2022), corrected, on the grid of steps, with the sums of Eq. (dynamics.29) over the
+static errors, in units in which all variances are one. The outputs follow from
 :math:`A^\ell = (1-\gamma_0^2C^\ell D^\ell)^{-1}C^\ell`, :math:`C^{\ell+1} = A^\ell + \eta\Delta\Phi^\ell` and
-:math:`f = \sum C^{L+1}`. Cost T P². Test inputs are rows whose errors are zero.
+:math:`f = \sum C^{L+1}`. Nothing is sampled or marched: the error is that of the static limit. Cost T P². Test inputs are
+rows whose errors are zero.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves
-from widefield.theories.dynamics.methods.lazy import Lazy
-from widefield.theories.dynamics.methods.method import Method
+from widefield.theories.dynamics.methods import lazy
 from widefield.theories.dynamics.methods.perturbative import correction
 from widefield.theories.dynamics.problem import Problem
 from widefield.theories.dynamics.request import Request
 
 
-class PerturbativeLinear(Method):
-    """Everything to order γ0² in closed form; no sampling and no march. The error is that of the static limit."""
-
-    def covers(self, problem: Problem, request: Request) -> bool:
-        """A deep linear network without biases, driven at the first state and read out at the last, one output, squared loss."""
-        network = problem.network
-        plain = problem.exact and problem.by_layer and problem.readouts == (network.depth - 1,)
-        if request.method != "perturbative" or not plain or problem.loss is not losses.squared:
-            return False
-        return not np.any(network.bias_variances) and problem.labels.shape[2] == 1 and _gain(problem) > 0
-
-    def solve(self, problem: Problem, request: Request) -> TrainingCurves:
-        """The static limit and its corrections."""
-        static = Lazy().solve(problem, replace(request, fields=(), at=()))
-        if static.failure is not None:
-            return static
-        n, square = problem.task.n_samples, problem.richness**2
-        wrong = problem.labels[0, :, 0] - static.prediction.value[:, -1, :n, 0]
-        sums = Sums.over(problem, wrong)
-        f2 = _outputs(problem, sums)
-        prediction = static.prediction.value.copy()
-        prediction[:, -1, :, 0] += square * f2
-        assert static.ntk is not None
-        second, kernels = _tangent(problem, sums), _kernels(problem, sums, request)
-        if "ntk_alignment" in request.fields:
-            first = static.ntk.value[:, 0, 0, :n, :n]
-            kernels["ntk_alignment"] = Estimate(_cosine(problem, first, second[:, :n, :n]))
-        outputs = Estimate(prediction)
-        ntk = Estimate(static.ntk.value + square * second[:, None, None]) if request.ntk else None
-        return replace(
-            static, prediction=outputs, ntk=ntk, diagnostics={"solver": "closed form"}, kernels=kernels,
-            loss=Estimate(static.loss.value - square * np.sum(wrong * f2[:, :n], axis=1)),
-            correction=correction(problem, static, outputs, ntk),
-        )  # fmt: skip
+def covers(problem: Problem, request: Request) -> bool:
+    """A deep linear network without biases, driven at the first state and read out at the last, one output, squared loss."""
+    network = problem.network
+    plain = problem.exact and problem.by_layer and problem.readouts == (network.depth - 1,)
+    if request.method != "perturbative" or not plain or problem.loss is not losses.squared:
+        return False
+    return not np.any(network.bias_variances) and problem.labels.shape[2] == 1 and _gain(problem) > 0
 
 
-@dataclass(frozen=True)
-class Sums:
-    """a, c, b (row, sample), m (row, sample, sample) and q (row,) of the module's head, and ηΔ."""
+def solve(problem: Problem, request: Request) -> TrainingCurves:
+    """The static limit and its corrections."""
+    static = lazy.solve(problem, replace(request, fields=(), at=()))
+    if static.failure is not None:
+        return static
+    n, square = problem.task.n_samples, problem.richness**2
+    wrong = problem.labels[0, :, 0] - static.prediction.value[:, -1, :n, 0]
+    sums = _sums(problem, wrong)
+    f2 = _outputs(problem, sums)
+    prediction = static.prediction.value.copy()
+    prediction[:, -1, :, 0] += square * f2
+    assert static.ntk is not None
+    second, kernels = _tangent(problem, sums), _kernels(problem, sums, request)
+    if "ntk_alignment" in request.fields:
+        first = static.ntk.value[:, 0, 0, :n, :n]
+        kernels["ntk_alignment"] = Estimate(_cosine(problem, first, second[:, :n, :n]))
+    outputs = Estimate(prediction)
+    ntk = Estimate(static.ntk.value + square * second[:, None, None]) if request.ntk else None
+    return replace(
+        static, prediction=outputs, ntk=ntk, diagnostics={"solver": "closed form"}, kernels=kernels,
+        loss=Estimate(static.loss.value - square * np.sum(wrong * f2[:, :n], axis=1)),
+        correction=correction(problem, static, outputs, ntk),
+    )  # fmt: skip
+
+
+class Sums(NamedTuple):
+    """a, c, b (row, sample), m (row, sample, sample) and q (row,) of Eq. (dynamics.29), and ηΔ."""
 
     moved: np.ndarray
     c: np.ndarray
@@ -74,18 +64,6 @@ class Sums:
     q: np.ndarray
     kicks: np.ndarray
     input_kernel: np.ndarray
-
-    @classmethod
-    def over(cls, problem: Problem, wrong: np.ndarray) -> "Sums":
-        """Of the errors ``wrong`` (row, training sample), scaled to unit variances: labels / gain, rate · gain²."""
-        x = problem.task.sequences(problem.network.depth, test=True)[:, 0]
-        K = x @ x.T / x.shape[1]
-        kicks = np.zeros((len(wrong), len(K)))
-        kicks[:, : wrong.shape[1]] = problem.rates[:, None] * _gain(problem) * wrong
-        a = kicks @ K
-        c = _before(a)
-        m = _before(a[:, :, None] * c[:, None, :])
-        return cls(a, c, _before(kicks), m, _before(np.sum(kicks * c, axis=1)), kicks, K)
 
     def features(self, depth: int, layer: int, at: np.ndarray) -> np.ndarray:
         """Φ^{layer,2} (at, at_, sample, sample_)."""
@@ -99,6 +77,18 @@ class Sums:
         k = np.arange(layer, depth + 1)
         q = self.q[at]
         return np.sum(k * (depth + 1 - k)) * (q[:, None] + q) + np.sum((depth + 1 - k) ** 2) * self.b[at] @ self.c[at].T
+
+
+def _sums(problem: Problem, wrong: np.ndarray) -> Sums:
+    """Of the errors ``wrong`` (row, training sample), scaled to unit variances: labels / gain, rate · gain²."""
+    x = problem.task.sequences(problem.network.depth, test=True)[:, 0]
+    K = x @ x.T / x.shape[1]
+    kicks = np.zeros((len(wrong), len(K)))
+    kicks[:, : wrong.shape[1]] = problem.rates[:, None] * _gain(problem) * wrong
+    a = kicks @ K
+    c = _before(a)
+    m = _before(a[:, :, None] * c[:, None, :])
+    return Sums(a, c, _before(kicks), m, _before(np.sum(kicks * c, axis=1)), kicks, K)
 
 
 def _before(rows: np.ndarray) -> np.ndarray:
@@ -134,32 +124,28 @@ def _tangent(problem: Problem, sums: Sums) -> np.ndarray:
     total = np.zeros((len(sums.q), *sums.input_kernel.shape))
     for t in range(len(total)):
         row = np.array([t])
-        total[t] = sum(
-            sums.features(L, l, row)[0, 0] + sums.gradients(L, l, row)[0, 0] * sums.input_kernel
-            for l in range(1, L + 1)
-        )
+        for l in range(1, L + 1):
+            total[t] += sums.features(L, l, row)[0, 0] + sums.gradients(L, l, row)[0, 0] * sums.input_kernel
     return _gain(problem) ** 2 * total
 
 
 def _kernels(problem: Problem, sums: Sums, request: Request) -> dict[str, Estimate]:
     """Two-time kernels at the chosen steps and the alignment of every layer, of training samples."""
     network, n, at, square = problem.network, problem.task.n_samples, np.asarray(request.at, int), problem.richness**2
-    L, K = network.depth, sums.input_kernel[:n, :n]
-    w = network.weight_variances
+    L, K, w = network.depth, sums.input_kernel[:n, :n], network.weight_variances
     kernels: dict[str, Estimate] = {}
-    below = [network.input_variances[0] * np.prod(w[: l - 1]) for l in range(1, L + 1)]
-    above = [network.readout_variance * np.prod(w[l - 1 :]) for l in range(1, L + 1)]
-    layers = list(zip(range(1, L + 1), below, above, strict=True))
+    layers = range(1, L + 1)
     if "feature_kernel" in request.fields:
-        rows = [scale * (K + square * sums.features(L, l, at)[:, :, :n, :n]) for l, scale, _ in layers]
+        below = [network.input_variances[0] * np.prod(w[: l - 1]) for l in layers]
+        rows = [below[l - 1] * (K + square * sums.features(L, l, at)[:, :, :n, :n]) for l in layers]
         kernels["feature_kernel"] = Estimate(np.stack(rows)[:, None])
     if "gradient_kernel" in request.fields:
-        ones = np.ones((n, n))
-        rows = [scale * np.multiply.outer(1 + square * sums.gradients(L, l, at), ones) for l, _, scale in layers]
-        kernels["gradient_kernel"] = Estimate(np.stack(rows)[None, None, :, None])
+        above = [network.readout_variance * np.prod(w[l - 1 :]) for l in layers]
+        one = lambda l: np.multiply.outer(1 + square * sums.gradients(L, l, at), np.ones((n, n)))  # noqa: E731
+        kernels["gradient_kernel"] = Estimate(np.stack([above[l - 1] * one(l) for l in layers])[None, None, :, None])
     if "alignment" in request.fields:
         steps = [np.array([t]) for t in range(len(sums.q))]
-        change = [np.stack([sums.features(L, l, t)[0, 0, :n, :n] for t in steps]) for l, _, _ in layers]
+        change = [np.stack([sums.features(L, l, t)[0, 0, :n, :n] for t in steps]) for l in layers]
         cosines = [_cosine(problem, np.broadcast_to(K, one.shape), one) for one in change]
         kernels["alignment"] = Estimate(np.stack(cosines, axis=1))
     return kernels
