@@ -67,7 +67,7 @@ def test_linear_networks_are_those_of_the_exact_march(name, rule, monkeypatch):
     G = found.kernels["gradient_kernel"].value[:, :, 0, 0]  # (channel, channel_, at, at_, sample, sample_)
     pairs = [
         (found.prediction.value[:, 0, :n], exact.prediction), (found.loss.value, exact.loss),
-        (found.ntk.value.transpose(0, 3, 4, 1, 2).reshape(exact.ntk.shape), exact.ntk),
+        (found.kernels["ntk"].value.transpose(0, 3, 4, 1, 2).reshape(exact.ntk.shape), exact.ntk),
         (found.kernels["feature_kernel"].value[0], exact.feature_kernel),
         (G.transpose(2, 3, 4, 5, 0, 1).reshape(exact.gradient_kernel.shape), exact.gradient_kernel),
     ]  # fmt: skip

@@ -26,11 +26,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class TrainingCurves:
-    """Curves of all inputs, training first; kernels, responses and alignments, and samples, by name where asked for."""
+    """Curves of all inputs, training first; kernels, responses and alignments, and samples, by name where they were made."""
 
     prediction: Estimate  # (step, state, sample, output)
     loss: Estimate
-    ntk: Estimate | None = None  # (step, channel, channel_, sample, sample_)
     kernels: dict[str, Estimate] = field(default_factory=dict)
     draws: dict[str, np.ndarray] = field(default_factory=dict)  # h (at, state, sample, path), z (at, channel, state, …)
     residual: float = 0.0

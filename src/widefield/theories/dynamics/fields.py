@@ -29,7 +29,7 @@ def coordinates(problem: Problem, request: Request, named: dict[str, tuple[Dims,
 
 def fields_of(problem: Problem, curves: TrainingCurves, request: Request) -> dict[str, tuple[Dims, np.ndarray]]:
     """Named (dims, array) pairs, with ``<name>_stderr`` beside what was sampled; a divergence leaves kernels out."""
-    made = {*curves.kernels, *curves.draws, *(() if curves.ntk is None else ("ntk",))}
+    made = {*curves.kernels, *curves.draws}
     arrays: dict[str, tuple[Dims, np.ndarray]] = {}
     for name in request.fields:
         if name not in made and not name.endswith(("loss", "prediction")):
@@ -52,16 +52,15 @@ def _field(problem: Problem, curves: TrainingCurves, request: Request, name: str
         if name == "state_prediction" or len(problem.readouts) > 1:
             return ("step", "state", axis, "output"), curves.prediction.each(lambda v: v[:, :, samples])
         return ("step", axis, "output"), curves.prediction.each(lambda v: v[:, problem.readouts[0], samples])
-    if name == "ntk":
-        assert curves.ntk is not None
-        ntk = curves.ntk.each(lambda v: np.moveaxis(v[..., :n, :n], 0, 2))
-        return _split(problem, ntk, 2, ("step", "sample", "sample_"))
     if name in DRAWN:
         value = np.moveaxis(curves.draws[name], 0, -3).swapaxes(-2, -1)  # ([channel,] state, at, path, sample)
         dims = ("at", "path", "sample") if request.at_chosen else ("path", "sample")
         drawn = Estimate(value if request.at_chosen else value[..., -1, :, :])
         return _split(problem, drawn, int(name == "pregradient"), (states[0], *dims))
     estimate = curves.kernels[name]
+    if name == "ntk":
+        ntk = estimate.each(lambda v: np.moveaxis(v[..., :n, :n], 0, 2))
+        return _split(problem, ntk, 2, ("step", "sample", "sample_"))
     if name == "ntk_alignment":
         return ("step",), estimate
     if name == "alignment":

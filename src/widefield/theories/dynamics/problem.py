@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.question.training import Training
@@ -37,11 +36,13 @@ class Inputs:
         driven = np.zeros((depth, n, x.shape[-1]))
         driven[: x.shape[1]] = x.swapaxes(0, 1)
         nodes = driven.reshape(depth * n, -1)
-        root_u, root_b = np.sqrt(network.input_variances), np.sqrt(network.bias_variances)
-        mask = lambda tied: np.ones((depth, depth)) if tied else np.eye(depth)  # noqa: E731
-        spread = lambda small: np.kron(small, np.ones((n, n)))  # noqa: E731
-        inputs = spread(mask(network.inputs == "tied") * np.outer(root_u, root_u)) * (nodes @ nodes.T) / x.shape[-1]
-        return inputs + spread(mask(network.biases == "tied") * np.outer(root_b, root_b))
+
+        def masked(variances: np.ndarray, tied: bool) -> np.ndarray:
+            root = np.sqrt(variances)
+            return np.kron((np.ones((depth, depth)) if tied else np.eye(depth)) * np.outer(root, root), np.ones((n, n)))
+
+        inputs = masked(network.input_variances, network.inputs == "tied") * (nodes @ nodes.T) / x.shape[-1]
+        return inputs + masked(network.bias_variances, network.biases == "tied")
 
     @cached_property
     def root(self) -> np.ndarray:
@@ -146,38 +147,14 @@ def _gradient(loss: losses.Loss):
 
 def problem(network: Network, task: Task, training: Training, responses: bool = True) -> Problem:
     """The question, checked."""
-    _check(network, task, training)
-    if training.richness == 0:
-        raise ValueError('`richness` must be a finite positive number, got 0: its limit at 0 is `method="lazy"`.')
-    gamma = checks.nonnegative("richness", training.richness, positive=True)
-    rates = np.append(training.rates, training.rates[-1])
-    tau = training.momentum_time
-    if tau is not None and rates.max() > tau:
-        raise ValueError(f"`momentum_time` must be at least the rate {rates.max():g}, got {tau!r}.")
-    function = losses.as_loss(training.loss, task.labels().shape[-1])
-    _check_labels("y", task.labels(), training.loss)
-    if task.y_test is not None:
-        _check_labels("y_test", task.y_test, training.loss)
-    return Problem(network, task, training, Inputs(network, task), function, rates, gamma, responses)
-
-
-def check_network(network: Any) -> None:
-    """What can be trained: it has a readout, without a bias."""
-    if not isinstance(network, Network):
-        raise ValueError(f"`network` must be a widefield.Network (DNN or RNN), got {type(network).__name__}.")
+    for name, value, noun in (("network", network, Network), ("task", task, Task), ("training", training, Training)):
+        if not isinstance(value, noun):
+            raise ValueError(f"`{name}` must be a widefield.{noun.__name__}, got {type(value).__name__}.")
     network.refuse_branch("dynamics")
     if network.readout_variance is None:
         raise ValueError("`network` must have a readout (readout_variance) in dynamics: training needs an output.")
     if network.readout_bias_variance:
         raise ValueError("`network` must have readout_bias_variance=0 in dynamics: the readout has no bias.")
-
-
-def _check(network: Any, task: Any, training: Any) -> None:
-    check_network(network)
-    if not isinstance(task, Task):
-        raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
-    if not isinstance(training, Training):
-        raise ValueError(f"`training` must be a widefield.Training, got {type(training).__name__}.")
     training.refuse("dynamics", "batches")
     if task.y is None:
         raise ValueError("`task` must have labels `y` in dynamics: they drive the training.")
@@ -186,22 +163,28 @@ def _check(network: Any, task: Any, training: Any) -> None:
     if len(set(network.relative_widths)) > 1 and (driven > 1 or supervised != (network.depth - 1,)):
         raise ValueError("`widths` must be equal unless the input is at the first state and the readout at the last.")
     _check_scale(network, training.initial_scale)
+    if training.richness == 0:
+        raise ValueError('`richness` must be a finite positive number, got 0: its limit at 0 is `method="lazy"`.')
+    rates, tau = np.append(training.rates, training.rates[-1]), training.momentum_time
+    if tau is not None and rates.max() > tau:
+        raise ValueError(f"`momentum_time` must be at least the rate {rates.max():g}, got {tau!r}.")
+    function = losses.as_loss(training.loss, task.labels().shape[-1])
+    for name, y in (("y", task.labels()), ("y_test", task.y_test)):
+        if y is not None and not callable(training.loss):
+            _check_labels(name, y, training.loss)
+    return Problem(network, task, training, Inputs(network, task), function, rates, training.richness, responses)
 
 
 def _check_scale(network: Network, scale: Any) -> None:
     """One number, or one per weight matrix: input, hidden ones, readout."""
-    if np.ndim(scale) == 0:
-        return
     n = 2 + (min(network.depth - 1, 1) if network.weights == "tied" else network.depth - 1)
-    if len(scale) != n:
+    if np.ndim(scale) and len(scale) != n:
         raise ValueError(f"`initial_scale` must be a number or {n} of them (input, hidden, readout), got {scale!r}.")
-    if network.bias_variances.any():
+    if np.ndim(scale) and network.bias_variances.any():
         raise ValueError("`initial_scale` must be one number where the network has biases.")
 
 
-def _check_labels(name: str, y: np.ndarray, loss: Any) -> None:
-    if callable(loss):
-        return
+def _check_labels(name: str, y: np.ndarray, loss: str) -> None:
     if loss == "logistic" and not np.isin(y, (-1.0, 1.0)).all():
         raise ValueError(f"`{name}` must hold labels -1 and 1 with loss='logistic'.")
     if loss == "cross_entropy" and (y.shape[-1] < 2 or (y < 0).any() or not np.allclose(y.sum(axis=-1), 1)):

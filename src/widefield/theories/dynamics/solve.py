@@ -47,8 +47,7 @@ def dynamics(
     Notation: :math:`\gamma_0` is the training's ``richness``, :math:`\eta` its ``rate``, which multiplies the gradient of
     the *sum* over samples. Exact for finite steps; ``flow=True`` is their limit at fixed time rate · step.
 
-    Every protocol of `widefield.Training` but ``batches``; ``centered`` changes nothing, since :math:`f(0) = 0` at infinite
-    width. Biases train where the network has them; several outputs and readouts; test inputs train nothing.
+    Every protocol of `widefield.Training` but ``batches``; biases train where the network has them; test inputs train nothing.
     ``method``: ``"lazy"`` static kernels; ``"independent"`` without responses (A = B = 0); ``"perturbative"`` to
     leading order in the squared richness, outputs and kernels.
 
@@ -58,21 +57,17 @@ def dynamics(
     ``alignment`` (layer, step) and ``ntk_alignment`` (step), cosines with the kernel of the labels;
     ``state_prediction`` (step, state, sample, output), outputs of every state (full and lazy); ``preactivation`` and
     ``pregradient`` (layer, path, sample), h and z at the end or at ``at`` (full and independent descent). On request, along
-    full descent, ``forward_response`` and ``backward_response``, A and B with η inside, with the dims of ``feature_kernel``;
-    where activations have kinks these may take more paths, or are ``inaccurate`` with too few.
+    full descent, ``forward_response`` and ``backward_response``, A and B with η inside, with the dims of ``feature_kernel``.
 
     Method: one causal pass in low-rank form; exact coordinates for linear networks, quadrature for two layers with few inputs,
     otherwise 8 batches of Sobol paths each, in pairs of opposite backward noises: ``paths`` of them, or 1024 and four times as
     many until ``rtol`` is met. Cost depth·paths·P·steps·(number of directions).
-    Error: ``<field>_stderr`` over batches, plus a bias of order 1/paths. The certificate's ``error`` is the largest one of an
-    output of a readout, relative to their root mean square at the step where it is largest: the standard error, with
-    ``rtol`` also the bias, which a quarter of the paths shows; the change from a coarser quadrature; along a flow also the last
-    change of the extrapolation, of every field. It is at most ``rtol``, by default 0.05 for sampled paths and 1e-3 otherwise
-    (exact coordinates, quadrature, lazy, closed forms, and their flows), or the status is ``not_converged``: with the ``paths``
-    given, with 131072 of them, or after 8 halvings of the rate. ``residual``, below 1e-6, is the loss of orthonormality of the
-    directions in which weights are known. ``expansion``, of the perturbative method, is the size of its term of order
-    richness² relative to the static one, of outputs and (where asked for) the tangent kernel: beyond 0.5 the status is
-    ``inaccurate``, below it the terms left out are not known.
+    Error: ``<field>_stderr`` over batches. The certificate's ``error`` is that of the outputs of readouts, relative to their
+    root mean square at the step where it is largest: the standard error, with ``rtol`` also the bias; the change from a coarser
+    quadrature; along a flow also the last change of the extrapolation, of every field. It is at most ``rtol``, by default 0.05
+    for sampled paths and 1e-3 otherwise, or the status is ``not_converged``. ``residual``, below 1e-6, is the loss of
+    orthonormality of the directions in which weights are known. ``expansion``, of the perturbative method, is its term of order
+    richness² relative to the static one: beyond 0.5 the status is ``inaccurate``, below it the terms left out are not known.
     Limits: infinite width; single networks scatter by 1/√width. Divergence is a status with its step.
     """
     start = time.perf_counter()

@@ -1,33 +1,19 @@
 """What is kept of one batch of paths besides its curves, and how it becomes estimates."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
 from widefield.theories.dynamics.curves import Estimate, over_batches
 from widefield.theories.dynamics.march import kernels, responses
-from widefield.theories.dynamics.march.batch import Batch
+from widefield.theories.dynamics.march.batch import Arrays, Batch
 from widefield.theories.dynamics.march.step import gradient_shares
 from widefield.theories.dynamics.problem import Problem
 
 AVERAGED = ("feature_kernel", "gradient_kernel", *responses.NAMES, "alignment", "ntk_alignment")
 DRAWN = ("preactivation", "pregradient")
 N_DRAWN = 1024  # samples that are drawn where linear networks have coordinates
-Arrays = dict[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Observed:
-    """Curves of one batch, averages over its paths and samples of h and z, by name; those that a divergence cut short are
-    missing. ``changes`` are what extrapolation changed, ``paths_needed`` what would make it fine enough.
-    """
-
-    batch: Batch  # without its samples
-    averages: Arrays
-    draws: Arrays = field(default_factory=dict)
-    changes: Arrays = field(default_factory=dict)
-    paths_needed: float = 0.0
 
 
 def rows_needed(problem: Problem, at: tuple[int, ...], fields: Sequence[str]) -> tuple[int, ...]:
@@ -37,15 +23,15 @@ def rows_needed(problem: Problem, at: tuple[int, ...], fields: Sequence[str]) ->
 
 def observe(
     problem: Problem, batch: Batch, at: tuple[int, ...], fields: Sequence[str], seed: int, progress: bool | None
-) -> Observed:
+) -> Batch:
     """What the ``fields`` need of one batch: kernels, cosines with that of the labels, samples and responses."""
-    bare, averages = replace(batch, samples={}), {}
+    averages: Arrays = {}
     if "alignment" in fields:
         averages["alignment"] = batch.alignment
     if "ntk_alignment" in fields and batch.ntk is not None:
         averages["ntk_alignment"] = kernels.tangent_alignment(problem.labels, batch.ntk)
     if len(batch.samples) < len(rows_needed(problem, at, fields)):
-        return Observed(bare, averages)
+        return replace(batch, samples={}, averages=averages)
     chosen, n, by_layer = {t: batch.samples[t] for t in at}, problem.task.n_samples, problem.by_layer
     if "feature_kernel" in fields:
         averages["feature_kernel"] = kernels.features(chosen, batch.weight, n, by_layer)
@@ -58,18 +44,20 @@ def observe(
     if problem.exact:  # h and z are made of the same noises
         noise = lambda size: np.random.default_rng(seed).standard_normal((size, N_DRAWN))  # noqa: E731
         draws = {name: value @ noise(value.shape[-1]) for name, value in draws.items()}
+    batch = replace(batch, averages=averages, draws=draws)
     if not set(fields) & set(responses.NAMES):
-        return Observed(bare, averages, draws)
+        return replace(batch, samples={})
     values, changes, needed = responses.responses(problem, batch, at, progress)
 
     def pick(pair: responses.Pair | None) -> Arrays:
         named = zip(responses.NAMES, pair or (), strict=False)
         return {name: v[:, :, :, list(at)][:, :, :, :, list(at)] for name, v in named if name in fields}
 
-    return Observed(bare, averages | pick(values), draws, pick(changes), needed)
+    averages |= pick(values)
+    return replace(batch, samples={}, averages=averages, changes=pick(changes), paths_needed=needed)
 
 
-def gathered(batches: list[Observed]) -> tuple[dict[str, Estimate], Arrays]:
+def gathered(batches: list[Batch]) -> tuple[dict[str, Estimate], Arrays]:
     """Means over batches, and all their samples together; what a batch lacks is left out."""
     common = lambda attribute: set.intersection(*(set(getattr(one, attribute)) for one in batches))  # noqa: E731
     averaged, changed, drawn = (common(name) for name in ("averages", "changes", "draws"))

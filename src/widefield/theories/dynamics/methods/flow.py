@@ -16,7 +16,7 @@ from widefield.theories.dynamics.problem import Problem
 from widefield.theories.dynamics.request import Request
 
 FLOW_LEVELS, MOST_LEVELS = 3, 8  # halvings of the rate on the way to gradient flow: least, and most
-EVERY_STEP = ("alignment", "ntk_alignment")  # among the kernels; the others are kept at chosen steps
+EVERY_STEP = ("ntk", "alignment", "ntk_alignment")  # among the kernels; the others are kept at chosen steps
 Level = Callable[[Problem, Request, int | None], TrainingCurves]
 
 
@@ -69,8 +69,7 @@ def _thinned(curves: TrainingCurves, k: int) -> TrainingCurves:
     """The rows that curves of 2^k times as many steps share with those of the steps asked for."""
     every = lambda estimate: estimate.each(lambda v: v[:: 2**k])  # noqa: E731
     kernels = {name: every(e) if name in EVERY_STEP else e for name, e in curves.kernels.items()}
-    ntk = None if curves.ntk is None else every(curves.ntk)
-    thin = replace(curves, prediction=every(curves.prediction), loss=every(curves.loss), ntk=ntk, kernels=kernels)
+    thin = replace(curves, prediction=every(curves.prediction), loss=every(curves.loss), kernels=kernels)
     if curves.diverged_at is None or k == 0:
         return thin
     return replace(thin, **divergence(-(-curves.diverged_at // 2**k), f" even at 1/{2**k} of the rate"))
@@ -96,12 +95,9 @@ def _limit(problem: Problem, request: Request, levels: list[TrainingCurves]) -> 
 
     if "state_prediction" in request.fields:
         judge(change, outputs)
-    ntk = [one.ntk for one in levels if one.ntk is not None]
-    tangent = limit(ntk) if ntk else None
     kernels = {name: limit([one.kernels[name] for one in levels]) for name in last.kernels}
     loss = jax.vmap(lambda f: losses.total(problem.loss, f, jnp.asarray(problem.labels)))
     return replace(
         last, prediction=Estimate(outputs, last.prediction.stderr),
-        loss=Estimate(np.asarray(loss(jnp.asarray(outputs[:, read, :n]))), last.loss.stderr), ntk=tangent, kernels=kernels,
-        error=float(np.max(errors)),
+        loss=Estimate(np.asarray(loss(jnp.asarray(outputs[:, read, :n]))), last.loss.stderr), kernels=kernels, error=float(np.max(errors)),
     )  # fmt: skip

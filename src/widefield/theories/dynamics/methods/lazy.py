@@ -39,11 +39,11 @@ def solve(problem: Problem, request: Request) -> TrainingCurves:
         prediction[stop:], loss[stop:] = np.inf, np.inf
     ntk = _over_outputs(problem, tangent[read])
     ntk = np.broadcast_to(ntk, (n_rows, *ntk.shape))
-    kernels = _static_kernels(problem, request)
+    kernels = {"ntk": Estimate(ntk)} | _static_kernels(problem, request)
     if "ntk_alignment" in request.fields:
         kernels["ntk_alignment"] = Estimate(tangent_alignment(problem.labels, ntk[..., :n, :n]))
     return TrainingCurves(
-        Estimate(prediction), Estimate(loss), Estimate(ntk), kernels, error=error, rtol=request.limit(sampled=False),
+        Estimate(prediction), Estimate(loss), kernels, error=error, rtol=request.limit(sampled=False),
         diagnostics={"solver": "static kernel"}, **divergence(stop),
     )  # fmt: skip
 

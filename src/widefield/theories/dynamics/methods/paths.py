@@ -9,8 +9,7 @@ import numpy as np
 from widefield.answer.progress import bar
 from widefield.theories.dynamics.curves import TrainingCurves, divergence, over_batches, relative_error, widened
 from widefield.theories.dynamics.march import observables
-from widefield.theories.dynamics.march.batch import TooFewPaths, march
-from widefield.theories.dynamics.march.observables import Observed
+from widefield.theories.dynamics.march.batch import Batch, TooFewPaths, march
 from widefield.theories.dynamics.problem import LEFT_OUT, Problem
 from widefield.theories.dynamics.request import FIRST_PATHS, Request
 
@@ -91,12 +90,12 @@ def _to_tolerance(problem: Problem, request: Request, rtol: float) -> TrainingCu
         before = curves
 
 
-def all_batches(problem: Problem, request: Request, n_paths: int) -> list[Observed]:
+def all_batches(problem: Problem, request: Request, n_paths: int) -> list[Batch]:
     """Independent batches of paths."""
     return [one_batch(problem, request, n_paths, b) for b in range(N_BATCHES)]
 
 
-def one_batch(problem: Problem, request: Request, n_paths: int, batch: int) -> Observed:
+def one_batch(problem: Problem, request: Request, n_paths: int, batch: int) -> Batch:
     """One batch reduced to what is kept of it."""
     n_states, n_samples, _ = problem.physics.inputs.shape
     work = 3e-7 * max(n_paths, 500) * n_states * n_samples
@@ -106,21 +105,21 @@ def one_batch(problem: Problem, request: Request, n_paths: int, batch: int) -> O
     return observables.observe(problem, one, request.at, request.fields, request.seed, request.progress)
 
 
-def gather(problem: Problem, observed: list[Observed], request: Request, n_paths: int | None) -> TrainingCurves:
+def gather(problem: Problem, batches: list[Batch], request: Request, n_paths: int | None) -> TrainingCurves:
     """Means over batches, and what the certificate says of them."""
-    batches = [one.batch for one in observed]
     unopened = LEFT_OUT * problem.tolerances(n_paths or 1)[0]
     curve = lambda rows: widened(over_batches(rows), unopened, len(problem.rates))  # noqa: E731
     prediction = curve([one.prediction for one in batches])
-    averages, draws = observables.gathered(observed)
+    averages, draws = observables.gathered(batches)
     directions = [max(counts) for counts in zip(*(one.n_directions for one in batches), strict=True)]
-    needed = max(one.paths_needed for one in observed)
+    needed = max(one.paths_needed for one in batches)
     stop = min((one.diverged_at for one in batches if one.diverged_at is not None), default=None)
     error = unopened if n_paths is None else relative_error(prediction, problem.readouts, least=problem.least_output)
+    kernels = {name: widened(estimate, unopened) for name, estimate in averages.items()}
+    if request.ntk:
+        kernels["ntk"] = curve([one.ntk for one in batches if one.ntk is not None])
     curves = TrainingCurves(
-        prediction, curve([one.loss for one in batches]),
-        curve([one.ntk for one in batches if one.ntk is not None]) if request.ntk else None,
-        {name: widened(estimate, unopened) for name, estimate in averages.items()}, draws,
+        prediction, curve([one.loss for one in batches]), kernels, draws,
         residual=float(np.max([one.loss_of_orthogonality for one in batches])), error=error,
         rtol=request.limit(n_paths is not None), n_paths=n_paths,
         diagnostics={"solver": "coordinates" if problem.exact else "paths", "directions": directions}, **divergence(stop),

@@ -15,8 +15,8 @@ from dataclasses import replace
 import numpy as np
 
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves, over_batches, relative_error, size
-from widefield.theories.dynamics.march import observables
-from widefield.theories.dynamics.march.observables import Observed
+from widefield.theories.dynamics.march.batch import Batch
+from widefield.theories.dynamics.march.observables import AVERAGED
 from widefield.theories.dynamics.methods import lazy, paths
 from widefield.theories.dynamics.problem import Problem
 from widefield.theories.dynamics.request import FIRST_PATHS, Request
@@ -58,36 +58,37 @@ def _orders(problem: Problem, request: Request) -> TrainingCurves:
         return failed[0]
     zeroth, second = _weights(richnesses)
 
-    def to_second_order(get: Callable[[Observed], np.ndarray], known: Estimate | None = None) -> Estimate:
+    def to_second_order(get: Callable[[Batch], np.ndarray], known: Estimate | None = None) -> Estimate:
         values = [np.stack([get(one) for one in same]) for same in zip(*levels, strict=True)]
         first = [np.tensordot(zeroth, v, axes=1) if known is None else known.value for v in values]
         orders = zip(first, values, strict=True)
         return over_batches([a + problem.richness**2 * np.tensordot(second, v, axes=1) for a, v in orders])
 
-    asked = [name for name in observables.AVERAGED if name in request.fields]
+    asked = [name for name in AVERAGED if name in request.fields]
     kernels = {name: to_second_order(lambda one, name=name: one.averages[name]) for name in asked}  # type: ignore[misc]
-    prediction = to_second_order(lambda one: one.batch.prediction, static.prediction)
+    prediction = to_second_order(lambda one: one.prediction, static.prediction)
     fewer = np.abs(richnesses) < np.abs(richnesses).max()
     values = [one.prediction.value for one in marched]
     kept = [value for value, keep in zip(values, fewer, strict=True) if keep]
     change = np.tensordot(second, values, axes=1) - np.tensordot(_weights(richnesses[fewer])[1], kept, axes=1)
     cut = problem.richness**2 * np.abs(change)  # what outputs change by without the largest richness
     sampled = relative_error(prediction, problem.readouts, cut, problem.least_output)
-    ntk = to_second_order(lambda one: np.asarray(one.batch.ntk), static.ntk) if request.ntk else None
+    if request.ntk:
+        kernels["ntk"] = to_second_order(lambda one: np.asarray(one.ntk), static.kernels["ntk"])
     return replace(
-        marched[-1], prediction=prediction, loss=to_second_order(lambda one: one.batch.loss, static.loss), draws={}, kernels=kernels,
-        ntk=ntk, error=float(np.max([static.error, sampled])), correction=correction(problem, static, prediction, ntk),
+        marched[-1], prediction=prediction, loss=to_second_order(lambda one: one.loss, static.loss), draws={}, kernels=kernels,
+        error=float(np.max([static.error, sampled])), correction=correction(problem, static, prediction, kernels),
     )  # fmt: skip
 
 
-def correction(problem: Problem, static: TrainingCurves, prediction: Estimate, ntk: Estimate | None) -> float:
+def correction(problem: Problem, static: TrainingCurves, prediction: Estimate, kernels: dict[str, Estimate]) -> float:
     """The size of the term of order γ0² relative to the static one: outputs of readouts, and the tangent kernel if asked for."""
     read = list(problem.readouts)
     first = static.prediction.value[:, read]
     shares = [size(prediction.value[:, read] - first, 0.0) / size(first, problem.least_output)]
-    if ntk is not None and static.ntk is not None:
-        tangent = static.ntk.value
-        shares.append(size(ntk.value - tangent, 0.0) / size(tangent, np.finfo(float).tiny))
+    if "ntk" in kernels:
+        tangent = static.kernels["ntk"].value
+        shares.append(size(kernels["ntk"].value - tangent, 0.0) / size(tangent, np.finfo(float).tiny))
     return float(np.max(shares))
 
 

@@ -40,17 +40,17 @@ def solve(problem: Problem, request: Request) -> TrainingCurves:
     f2 = _outputs(problem, sums)
     prediction = static.prediction.value.copy()
     prediction[:, -1, :, 0] += square * f2
-    assert static.ntk is not None
-    second, kernels = _tangent(problem, sums), _kernels(problem, sums, request)
+    tangent, second, kernels = static.kernels["ntk"].value, _tangent(problem, sums), _kernels(problem, sums, request)
     if "ntk_alignment" in request.fields:
-        first = static.ntk.value[:, 0, 0, :n, :n]
+        first = tangent[:, 0, 0, :n, :n]
         kernels["ntk_alignment"] = Estimate(_cosine(problem, first, second[:, :n, :n]))
     outputs = Estimate(prediction)
-    ntk = Estimate(static.ntk.value + square * second[:, None, None]) if request.ntk else None
+    if request.ntk:
+        kernels["ntk"] = Estimate(tangent + square * second[:, None, None])
     return replace(
-        static, prediction=outputs, ntk=ntk, diagnostics={"solver": "closed form"}, kernels=kernels,
+        static, prediction=outputs, diagnostics={"solver": "closed form"}, kernels=kernels,
         loss=Estimate(static.loss.value - square * np.sum(wrong * f2[:, :n], axis=1)),
-        correction=correction(problem, static, outputs, ntk),
+        correction=correction(problem, static, outputs, kernels),
     )  # fmt: skip
 
 

@@ -249,7 +249,7 @@ def _training_curves(
     That of a curve (step, …) is the largest so far, since it may pass through zero; where activations have a kink, that of
     all steps: at first so few neurons cross it that no rule may see them.
     """
-    asked, draws, ntk = [name for name in KERNELS if name in request.fields], {}, None
+    asked, draws = [name for name in KERNELS if name in request.fields], {}
 
     def change(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore"):
@@ -264,7 +264,7 @@ def _training_curves(
 
     made = {"alignment": curve(fine.alignment, coarse.alignment)}
     if fine.ntk is not None and coarse.ntk is not None:
-        ntk = curve(fine.ntk, coarse.ntk)
+        made["ntk"] = curve(fine.ntk, coarse.ntk)
         cosines = (kernels.tangent_alignment(problem.labels, one) for one in (fine.ntk, coarse.ntk))
         made["ntk_alignment"] = curve(*cosines)
     if fine.diverged_at is None and asked:
@@ -275,7 +275,7 @@ def _training_curves(
         values, n = histories(problem, fine, np.asarray(nodes), request.at), problem.task.n_samples
         draws = {name: kernels.stack(values, name)[..., :n, :] for name in DRAWN if name in request.fields}
     return TrainingCurves(
-        curve(fine.prediction[:, None], coarse.prediction[:, None]), curve(fine.loss, coarse.loss), ntk, made, draws,
+        curve(fine.prediction[:, None], coarse.prediction[:, None]), curve(fine.loss, coarse.loss), made, draws,
         error=error, rtol=request.limit(sampled=False), **divergence(fine.diverged_at),
         diagnostics={"solver": "quadrature", "nodes": len(fine.rule.weights)},
     )  # fmt: skip

@@ -43,7 +43,7 @@ def solve(problem: Problem, request: Request) -> TrainingCurves:
     task = _rotated(problem.task, along)
     small = replace(problem, task=task, inputs=Inputs(problem.network, task))
     curves = (flow if problem.training.flow else paths).solve(small, asked)
-    kernels = {name: _spread(name, value, along) for name, value in curves.kernels.items() if name in request.fields}
+    kernels = {name: _spread(name, value, along) for name, value in curves.kernels.items()}
 
     def outputs(v: np.ndarray) -> np.ndarray:
         """(step, state, sample, output): the first sample's, along the labels; test samples follow."""
@@ -51,7 +51,6 @@ def solve(problem: Problem, request: Request) -> TrainingCurves:
 
     return replace(
         curves, prediction=curves.prediction.each(outputs),
-        ntk=None if curves.ntk is None else curves.ntk.each(lambda v: _kernel(v[..., :2, :2], along)),
         kernels=kernels, draws=_draws(curves, request, along), diagnostics=curves.diagnostics | {"solver": "whitened"},
     )  # fmt: skip
 
@@ -91,8 +90,8 @@ def _combined(on: np.ndarray, off: np.ndarray | float, line: np.ndarray) -> np.n
 
 def _spread(name: str, estimate: Estimate, along: np.ndarray) -> Estimate:
     n = len(along)
-    if name == "feature_kernel":
-        return estimate.each(lambda v: _kernel(v, along))
+    if name in ("ntk", "feature_kernel"):
+        return estimate.each(lambda v: _kernel(v[..., :2, :2], along))
     if name == "gradient_kernel":  # backward fields are those of any sample
         return estimate.each(lambda v: np.broadcast_to(v[..., :1, :1], (*v.shape[:-2], n, n)))
 
