@@ -6,11 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves
-from widefield.theories.dynamics.march.observables import DRAWN
-from widefield.theories.dynamics.problem import Problem
-from widefield.theories.dynamics.request import Request
+from widefield.theories.dynamics.problem import Problem, total_loss
+from widefield.theories.dynamics.request import DRAWN, Request
 
 Dims = tuple[str, ...]
 Field = tuple[Dims, Estimate]
@@ -94,7 +92,7 @@ def test_loss(problem: Problem, prediction: Estimate) -> Estimate:
     y = task.y_test if task.y_test.ndim == 3 else task.y_test.reshape(len(task.y_test), 1, -1)
     labels = jnp.asarray(np.moveaxis(y, 1, 0)[np.argsort(states)])
     read = prediction.value[:, list(problem.readouts)]
-    both = jax.value_and_grad(lambda f: losses.total(problem.loss, f, labels))
+    both = jax.value_and_grad(lambda f: total_loss(problem.loss, f, labels))
     rows = [both(jnp.asarray(row)) if np.isfinite(row).all() else (np.inf, np.inf) for row in read]
     size = task.n_samples / task.n_test
     value = size * np.array([float(value) for value, _ in rows])

@@ -1,5 +1,6 @@
 """What is asked of the dynamics, checked, and as the arrays of the march."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -7,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.question.training import Training
-from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.march.step import Physics, Shape
 
 # Variance, relative to a vector's own, below which no new direction opens. Leaving out a share ε of features and ten times
@@ -19,6 +20,48 @@ from widefield.theories.dynamics.march.step import Physics, Shape
 # and with the square of the richness, by which training moves features.
 SAMPLED, PER_ROOT, BACKWARD, LINEAR = 1e-6, 3.2e-5, 10.0, 1e-20
 LEFT_OUT = 600.0  # times ε: error of a field, relative to its largest entry, from directions that were not opened
+
+
+Loss = Callable[[Array, Array], Array]
+
+
+def squared(f: Array, y: Array) -> Array:
+    """½|f − y|² of one sample, summed over outputs."""
+    return 0.5 * jnp.sum((f - y) ** 2)
+
+
+def logistic(f: Array, y: Array) -> Array:
+    """ln(1 + e^{−yf}), labels ±1."""
+    return jnp.sum(jnp.logaddexp(0.0, -y * f))
+
+
+def cross_entropy(f: Array, y: Array) -> Array:
+    """−Σ y ln softmax(f), labels the probabilities of the classes."""
+    return -jnp.sum(y * jax.nn.log_softmax(f))
+
+
+LOSSES: dict[str, Loss] = {"squared": squared, "logistic": logistic, "cross_entropy": cross_entropy}
+
+
+def as_loss(loss: Any, n_outputs: int) -> Loss:
+    """A named loss, or a user's function of one sample's prediction and label (output,), once it is seen to work."""
+    if not callable(loss):
+        return LOSSES[loss]
+    one = jax.ShapeDtypeStruct((n_outputs,), jnp.float64)
+    try:
+        hash(loss)  # compilations are found by it
+        jax.eval_shape(jax.grad(loss), one, one)
+    except Exception as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(
+            f"`loss` must be a differentiable JAX function of one sample's outputs and label to one number, but: {why}"
+        ) from error
+    return loss
+
+
+def total_loss(loss: Loss, f: Array, y: Array) -> Array:
+    """The sum over (readout, sample)."""
+    return jax.vmap(jax.vmap(loss))(f, y).sum()
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +105,7 @@ class Problem:
     task: Task
     training: Training
     inputs: Inputs
-    loss: losses.Loss
+    loss: Loss
     rates: np.ndarray  # one more than updates: the row after the last
     richness: float
     responses: bool = True  # False: A = B = 0
@@ -140,7 +183,7 @@ class Problem:
 
 
 @lru_cache
-def _gradient(loss: losses.Loss):
+def _gradient(loss: Loss):
     """One object per loss, so that a march compiles once."""
     return jax.vmap(jax.vmap(jax.grad(loss)))
 
@@ -168,7 +211,7 @@ def problem(network: Network, task: Task, training: Training, responses: bool = 
     rates, tau = np.append(training.rates, training.rates[-1]), training.momentum_time
     if tau is not None and rates.max() > tau:
         raise ValueError(f"`momentum_time` must be at least the rate {rates.max():g}, got {tau!r}.")
-    function = losses.as_loss(training.loss, task.labels().shape[-1])
+    function = as_loss(training.loss, task.labels().shape[-1])
     for name, y in (("y", task.labels()), ("y_test", task.y_test)):
         if y is not None and not callable(training.loss):
             _check_labels(name, y, training.loss)

@@ -9,11 +9,11 @@ import numpy as np
 from widefield.answer.boundary import choose_quantities, memory_budget
 from widefield.question import checks
 from widefield.theories.dynamics.march import responses
-from widefield.theories.dynamics.march.observables import DRAWN
 from widefield.theories.dynamics.problem import Problem
 
 METHODS = ("full", "lazy", "independent", "perturbative")
-KERNELS = ("feature_kernel", "gradient_kernel")
+KERNELS, DRAWN = ("feature_kernel", "gradient_kernel"), ("preactivation", "pregradient")
+AVERAGED = (*KERNELS, *responses.NAMES, "alignment", "ntk_alignment")
 FIRST_PATHS = 1024
 SAMPLED_RTOL, DETERMINISTIC_RTOL = 0.05, 1e-3  # of the outputs, where none is given
 

@@ -1,5 +1,6 @@
 """One batch of paths from the first step to the last, with buffers that grow as directions open."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -9,13 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.curves import to_the_end
 from widefield.theories.dynamics.march import basis, step
 from widefield.theories.dynamics.march.basis import Side
 from widefield.theories.dynamics.march.noise import added, mirrored, sampled_blocks, whitened
 from widefield.theories.dynamics.march.step import Physics, Shape, State
-from widefield.theories.dynamics.problem import Problem
+from widefield.theories.dynamics.problem import Loss, Problem, total_loss
 
 FIRST_DIRECTIONS, LARGE_FIRST = 32, 128  # noises drawn at first
 ROOM = 2**22  # numbers in a buffer, unless more directions open
@@ -65,17 +65,17 @@ class Batch:
 
 
 @partial(jax.jit, static_argnames=("shape", "loss", "ntk"), donate_argnames="state")
-def _step(shape: Shape, loss: losses.Loss, physics: Physics, state: State, rate: Array, ntk: bool):
+def _step(shape: Shape, loss: Loss, physics: Physics, state: State, rate: Array, ntk: bool):
     """Also the loss, the tangent kernel and the alignment. The state is updated in place: its arrays are large."""
     state, record = step.step(shape, physics, state, rate)
     read = record.prediction[jnp.asarray(shape.readouts)][:, : shape.n_train]
     weight = 1.0 if shape.exact else 1.0 / record.feature.shape[-1]
     kernel = step.tangent_kernel(shape, physics, record.feature, record.gradient, weight) if ntk else None
     aligned = step.label_alignment(physics.labels, record.feature, weight)
-    return state, record, losses.total(loss, read, physics.labels), kernel, aligned
+    return state, record, total_loss(loss, read, physics.labels), kernel, aligned
 
 
-def march(problem: Problem, n_paths: int, seed: int, batch: int, *, ntk: bool, at: tuple[int, ...], advance) -> Batch:
+def march(problem: Problem, n_paths: int, seed: int, batch: int, *, ntk: bool, at: Sequence[int], advance) -> Batch:
     """March through all steps, keeping samples at the steps ``at``."""
     shape = problem.shape
     physics = problem.physics._replace(tolerance=jnp.asarray(problem.tolerances(n_paths), jnp.float64))

@@ -9,10 +9,9 @@ import numpy as np
 
 from widefield.answer.certificate import Status
 from widefield.solvers import extrapolation
-from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves, divergence, size
 from widefield.theories.dynamics.methods import lazy, paths
-from widefield.theories.dynamics.problem import Problem
+from widefield.theories.dynamics.problem import Problem, total_loss
 from widefield.theories.dynamics.request import Request
 
 FLOW_LEVELS, MOST_LEVELS = 3, 8  # halvings of the rate on the way to gradient flow: least, and most
@@ -96,7 +95,7 @@ def _limit(problem: Problem, request: Request, levels: list[TrainingCurves]) -> 
     if "state_prediction" in request.fields:
         judge(change, outputs)
     kernels = {name: limit([one.kernels[name] for one in levels]) for name in last.kernels}
-    loss = jax.vmap(lambda f: losses.total(problem.loss, f, jnp.asarray(problem.labels)))
+    loss = jax.vmap(lambda f: total_loss(problem.loss, f, jnp.asarray(problem.labels)))
     return replace(
         last, prediction=Estimate(outputs, last.prediction.stderr),
         loss=Estimate(np.asarray(loss(jnp.asarray(outputs[:, read, :n]))), last.loss.stderr), kernels=kernels, error=float(np.max(errors)),

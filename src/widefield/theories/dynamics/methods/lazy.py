@@ -5,13 +5,12 @@ import numpy as np
 
 from widefield.answer.certificate import SolveError
 from widefield.gaussian import expectation
-from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves, divergence, size
 from widefield.theories.dynamics.march.batch import DIVERGED
 from widefield.theories.dynamics.march.kernels import tangent_alignment
 from widefield.theories.dynamics.march.responses import weight_mask
 from widefield.theories.dynamics.march.step import label_cosine
-from widefield.theories.dynamics.problem import Problem
+from widefield.theories.dynamics.problem import Problem, total_loss
 from widefield.theories.dynamics.request import KERNELS, Request
 from widefield.theories.prior.core import Target, fill_matrices
 
@@ -59,7 +58,7 @@ def _descent(problem: Problem, tangent: np.ndarray) -> tuple[np.ndarray, np.ndar
     for rate in problem.rates:
         outputs.append(f)
         train = jnp.asarray(f[read][:, :n])
-        values.append(float(losses.total(problem.loss, train, labels)))
+        values.append(float(total_loss(problem.loss, train, labels)))
         delta = -np.asarray(shape.gradient(train, labels))
         kick = np.einsum("cdpq,dqo->cpo", tangent[..., :n], delta)
         inertia = 1.0 if tau is None else rate / tau

@@ -7,14 +7,23 @@ from typing import TypeVar
 import numpy as np
 
 from widefield.answer.progress import bar
-from widefield.theories.dynamics.curves import TrainingCurves, divergence, over_batches, relative_error, widened
-from widefield.theories.dynamics.march import observables
-from widefield.theories.dynamics.march.batch import Batch, TooFewPaths, march
+from widefield.theories.dynamics.curves import (
+    Estimate,
+    TrainingCurves,
+    divergence,
+    over_batches,
+    relative_error,
+    widened,
+)
+from widefield.theories.dynamics.march import kernels, responses
+from widefield.theories.dynamics.march.batch import Arrays, Batch, TooFewPaths, march
+from widefield.theories.dynamics.march.step import gradient_shares
 from widefield.theories.dynamics.problem import LEFT_OUT, Problem
-from widefield.theories.dynamics.request import FIRST_PATHS, Request
+from widefield.theories.dynamics.request import AVERAGED, DRAWN, FIRST_PATHS, Request
 
 N_BATCHES = 8
 MOST_PATHS = 2**17
+N_DRAWN = 1024  # samples that are drawn where linear networks have coordinates
 MOST_KICKED = 2**14  # paths that are taken unasked to resolve kinks
 Made = TypeVar("Made")
 UNRESOLVED = "responses are smoothed: in some steps neurons move less than kicks at the kinks resolve; "
@@ -98,11 +107,47 @@ def all_batches(problem: Problem, request: Request, n_paths: int) -> list[Batch]
 def one_batch(problem: Problem, request: Request, n_paths: int, batch: int) -> Batch:
     """One batch reduced to what is kept of it."""
     n_states, n_samples, _ = problem.physics.inputs.shape
+    n_rows = len(problem.rates)
     work = 3e-7 * max(n_paths, 500) * n_states * n_samples
-    at, n_rows = observables.rows_needed(problem, request.at, request.fields), len(problem.rates)
+    rows = range(n_rows) if request.responses else request.at  # responses at one step are made of all before it
     with bar(f"batch {batch + 1}", n_rows, request.progress, work * n_rows) as advance:
-        one = march(problem, n_paths, request.seed, batch, ntk=request.ntk, at=at, advance=advance)
-    return observables.observe(problem, one, request.at, request.fields, request.seed, request.progress)
+        marched = march(problem, n_paths, request.seed, batch, ntk=request.ntk, at=rows, advance=advance)
+    return _observed(problem, marched, request, len(rows))
+
+
+def _observed(problem: Problem, batch: Batch, request: Request, n_rows: int) -> Batch:
+    """What the fields need of one batch: kernels, cosines with that of the labels, samples and responses."""
+    at, fields = request.at, request.fields
+    averages: Arrays = {}
+    if "alignment" in fields:
+        averages["alignment"] = batch.alignment
+    if "ntk_alignment" in fields and batch.ntk is not None:
+        averages["ntk_alignment"] = kernels.tangent_alignment(problem.labels, batch.ntk)
+    if len(batch.samples) < n_rows:
+        return replace(batch, samples={}, averages=averages)
+    chosen, n, by_layer = {t: batch.samples[t] for t in at}, problem.task.n_samples, problem.by_layer
+    if "feature_kernel" in fields:
+        averages["feature_kernel"] = kernels.features(chosen, batch.weight, n, by_layer)
+    if "gradient_kernel" in fields:
+        share = np.sqrt(gradient_shares(problem.physics))
+        shares = share[:, None] ** 2 if by_layer else np.outer(share, share)
+        kernel = kernels.gradients(chosen, batch.weight, n, by_layer)
+        averages["gradient_kernel"] = kernel * shares[:, :, None, None, None, None]
+    draws = {name: kernels.stack(chosen, name)[..., :n, :] for name in DRAWN if name in fields}
+    if problem.exact:  # h and z are made of the same noises
+        noise = lambda size: np.random.default_rng(request.seed).standard_normal((size, N_DRAWN))  # noqa: E731
+        draws = {name: value @ noise(value.shape[-1]) for name, value in draws.items()}
+    batch = replace(batch, averages=averages, draws=draws)
+    if not request.responses:
+        return replace(batch, samples={})
+    values, changes, needed = responses.responses(problem, batch, at, request.progress)
+
+    def pick(pair: responses.Pair | None) -> Arrays:
+        named = zip(responses.NAMES, pair or (), strict=False)
+        return {name: v[:, :, :, list(at)][:, :, :, :, list(at)] for name, v in named if name in fields}
+
+    averages |= pick(values)
+    return replace(batch, samples={}, averages=averages, changes=pick(changes), paths_needed=needed)
 
 
 def gather(problem: Problem, batches: list[Batch], request: Request, n_paths: int | None) -> TrainingCurves:
@@ -110,7 +155,7 @@ def gather(problem: Problem, batches: list[Batch], request: Request, n_paths: in
     unopened = LEFT_OUT * problem.tolerances(n_paths or 1)[0]
     curve = lambda rows: widened(over_batches(rows), unopened, len(problem.rates))  # noqa: E731
     prediction = curve([one.prediction for one in batches])
-    averages, draws = observables.gathered(batches)
+    averages, draws = _gathered(batches)
     directions = [max(counts) for counts in zip(*(one.n_directions for one in batches), strict=True)]
     needed = max(one.paths_needed for one in batches)
     stop = min((one.diverged_at for one in batches if one.diverged_at is not None), default=None)
@@ -129,3 +174,16 @@ def gather(problem: Problem, batches: list[Batch], request: Request, n_paths: in
     raised = f"raise `paths` to {needed:.0f} or " if np.isfinite(needed) else ""
     note = f"{UNRESOLVED}{raised}ask for other steps with `at`"
     return replace(curves, paths_needed=needed, notes=(*curves.notes, note))
+
+
+def _gathered(batches: list[Batch]) -> tuple[dict[str, Estimate], Arrays]:
+    """Means over batches, and all their samples together; what a batch lacks is left out."""
+    common = lambda attribute: set.intersection(*(set(getattr(one, attribute)) for one in batches))  # noqa: E731
+    averaged, changed, drawn = (common(name) for name in ("averages", "changes", "draws"))
+    averages = {name: over_batches([one.averages[name] for one in batches]) for name in AVERAGED if name in averaged}
+    for name in changed:  # half of what extrapolation changed is added to the error
+        error = 0.0 if averages[name].stderr is None else averages[name].stderr
+        change = over_batches([one.changes[name] for one in batches]).value / 2
+        averages[name] = Estimate(averages[name].value, np.hypot(error, change))
+    draws = {name: np.concatenate([one.draws[name] for one in batches], axis=-1) for name in DRAWN if name in drawn}
+    return averages, draws

@@ -16,10 +16,9 @@ import numpy as np
 
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves, over_batches, relative_error, size
 from widefield.theories.dynamics.march.batch import Batch
-from widefield.theories.dynamics.march.observables import AVERAGED
 from widefield.theories.dynamics.methods import lazy, paths
 from widefield.theories.dynamics.problem import Problem
-from widefield.theories.dynamics.request import FIRST_PATHS, Request
+from widefield.theories.dynamics.request import AVERAGED, FIRST_PATHS, Request
 
 # Richnesses, times the size of the labels, at which the orders are measured: the expansion is in this product. Smaller ones
 # would lose digits to the directions that the march drops.

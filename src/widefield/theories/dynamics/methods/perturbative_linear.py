@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves
 from widefield.theories.dynamics.methods import lazy
 from widefield.theories.dynamics.methods.perturbative import correction
-from widefield.theories.dynamics.problem import Problem
+from widefield.theories.dynamics.problem import Problem, squared
 from widefield.theories.dynamics.request import Request
 
 
@@ -24,7 +23,7 @@ def covers(problem: Problem, request: Request) -> bool:
     """A deep linear network without biases, driven at the first state and read out at the last, one output, squared loss."""
     network = problem.network
     plain = problem.exact and problem.by_layer and problem.readouts == (network.depth - 1,)
-    if request.method != "perturbative" or not plain or problem.loss is not losses.squared:
+    if request.method != "perturbative" or not plain or problem.loss is not squared:
         return False
     return not np.any(network.bias_variances) and problem.labels.shape[2] == 1 and _gain(problem) > 0
 

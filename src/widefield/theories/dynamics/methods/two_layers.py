@@ -20,16 +20,14 @@ import numpy as np
 from jax import Array
 
 from widefield.answer.progress import bar
-from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves, divergence, size, to_the_end
 from widefield.theories.dynamics.march import kernels, noise
 from widefield.theories.dynamics.march.batch import SiteValues, diverges
-from widefield.theories.dynamics.march.observables import DRAWN
 from widefield.theories.dynamics.march.step import Physics, initial_scales, label_alignment
 from widefield.theories.dynamics.methods.nodes import HOMOGENEOUS, MOST_DIMENSIONS, Rule, rules
 from widefield.theories.dynamics.methods.paths import N_BATCHES
-from widefield.theories.dynamics.problem import Problem
-from widefield.theories.dynamics.request import DETERMINISTIC_RTOL, FIRST_PATHS, KERNELS, Request
+from widefield.theories.dynamics.problem import Problem, total_loss
+from widefield.theories.dynamics.request import DETERMINISTIC_RTOL, DRAWN, FIRST_PATHS, KERNELS, Request
 
 GOAL = 1e-4  # of the error of outputs where no rtol is given: aimed at; the default rtol is still accepted
 MOST_NODES, MOST_NODES_ASKED = 2**20, 2**23  # without and with rtol
@@ -117,7 +115,7 @@ def _march(problem: Problem, request: Request, rule: Rule, substeps: int | None)
     with bar(f"{len(rule.weights)} nodes", n_rows, request.progress, work) as advance:
         for t, rate in enumerate(problem.rates):
             f, delta, *row = (np.asarray(v) for v in _observe(*function, *observed, physics, weights, motion.site))
-            value = float(losses.total(problem.loss, jnp.asarray(f[None, : shape.n_train]), physics.labels))
+            value = float(total_loss(problem.loss, jnp.asarray(f[None, : shape.n_train]), physics.labels))
             if diverges(f, value, rows[0][-1] if rows else None):
                 stop = t
                 break

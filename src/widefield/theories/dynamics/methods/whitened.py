@@ -12,10 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from widefield.question.task import Task
-from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves
 from widefield.theories.dynamics.methods import flow, paths
-from widefield.theories.dynamics.problem import Inputs, Problem
+from widefield.theories.dynamics.problem import Inputs, Problem, squared
 from widefield.theories.dynamics.request import Request
 
 WHITE = 1e-12  # largest deviation of the input kernel from a multiple of one, relative to it
@@ -24,7 +23,7 @@ WHITE = 1e-12  # largest deviation of the input kernel from a multiple of one, r
 def covers(problem: Problem, request: Request) -> bool:
     """Linear, squared loss, no biases, one label per sample, more than two samples, and white inputs at every state."""
     network, task = problem.network, problem.task
-    if not problem.exact or request.method != "full" or problem.loss is not losses.squared:
+    if not problem.exact or request.method != "full" or problem.loss is not squared:
         return False
     if task.n_samples < 3 or problem.labels.size != task.n_samples or np.any(network.bias_variances):
         return False
