@@ -60,12 +60,12 @@ def responses(
     n, activation = problem.task.n_samples, problem.shape.activation
     if problem.exact:
         T, depth, channels = len(problem.rates), problem.network.depth, problem.n_channels
-        flat = sources.Slopes(np.ones((T, depth, n, 1)), np.zeros((channels, T, depth, n, 1)))
+        flat = sources.slopes(np.ones((T, depth, n, 1)), np.zeros((channels, T, depth, n, 1)))
         return _respond(problem, batch, flat, progress), None, 0.0
     h = kernels.stack(batch.samples, "preactivation")[:, :, :n]
     z = np.moveaxis(kernels.stack(batch.samples, "pregradient")[:, :, :, :n], 1, 0)
     if not problem.network.activation.breaks:
-        return _respond(problem, batch, sources.slopes(activation, h, z), progress), None, 0.0
+        return _respond(problem, batch, sources.smooth(activation, h, z), progress), None, 0.0
     fine, coarse = (
         _respond(problem, batch, sources.kicks(activation, h, z, factor * sources.KICK), progress) for factor in (1, 2)
     )
@@ -73,7 +73,7 @@ def responses(
     return (fine[0] + A, fine[1] + B), (A, B), sources.paths_needed(h, rows)
 
 
-def _respond(problem: Problem, batch: Batch, paths: sources.Slopes | sources.Kicks, progress: bool | None) -> Pair:
+def _respond(problem: Problem, batch: Batch, paths: sources.Paths, progress: bool | None) -> Pair:
     n_rows, n = len(problem.rates), problem.task.n_samples
     work = _Couplings(problem, batch, paths)
     per_row = 8 * n_rows * problem.network.depth * n * paths.n_paths
@@ -154,7 +154,7 @@ class _Couplings:
     one for all states, or one for each where layers are independent, so that state_ has length 1.
     """
 
-    def __init__(self, problem: Problem, batch: Batch, paths: sources.Slopes | sources.Kicks):
+    def __init__(self, problem: Problem, batch: Batch, paths: sources.Paths):
         self.problem, self.paths, self.gamma = problem, paths, problem.richness
         self.depth, self.T, self.n = problem.network.depth, len(problem.rates), problem.task.n_samples
         self.n_channels, every = problem.n_channels, tuple(range(self.depth))

@@ -269,7 +269,7 @@ def _training_curves(
         both = [two_times(problem, one, request.at, asked) for one in (fine, coarse)]
         made |= {name: Estimate(both[0][name], change(both[0][name], both[1][name])) for name in asked}
     if fine.diverged_at is None and set(DRAWN) & set(request.fields):  # the initial Gaussian pushed forward
-        nodes = noise.sampled(len(fine.rule.nodes), N_BATCHES * FIRST_PATHS, request.seed, 0)
+        nodes = next(noise.sampled_blocks([len(fine.rule.nodes)], N_BATCHES * FIRST_PATHS, request.seed, 0))
         values, n = histories(problem, fine, np.asarray(nodes), request.at), problem.task.n_samples
         draws = {name: kernels.stack(values, name)[..., :n, :] for name in DRAWN if name in request.fields}
     return TrainingCurves(
