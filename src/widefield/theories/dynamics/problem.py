@@ -205,7 +205,14 @@ def problem(network: Network, task: Task, training: Training, responses: bool = 
     supervised = task.supervised_states(network.depth)
     if len(set(network.relative_widths)) > 1 and (driven > 1 or supervised != (network.depth - 1,)):
         raise ValueError("`widths` must be equal unless the input is at the first state and the readout at the last.")
-    _check_scale(network, training.initial_scale)
+    scale, n = (
+        training.initial_scale,
+        2 + (network.depth - 1 if network.weights == "untied" else min(network.depth - 1, 1)),
+    )
+    if np.ndim(scale) and len(scale) != n:
+        raise ValueError(f"`initial_scale` must be a number or {n} of them (input, hidden, readout), got {scale!r}.")
+    if np.ndim(scale) and network.bias_variances.any():
+        raise ValueError("`initial_scale` must be one number where the network has biases.")
     if training.richness == 0:
         raise ValueError('`richness` must be a finite positive number, got 0: its limit at 0 is `method="lazy"`.')
     rates, tau = np.append(training.rates, training.rates[-1]), training.momentum_time
@@ -216,15 +223,6 @@ def problem(network: Network, task: Task, training: Training, responses: bool = 
         if y is not None and not callable(training.loss):
             _check_labels(name, y, training.loss)
     return Problem(network, task, training, Inputs(network, task), function, rates, training.richness, responses)
-
-
-def _check_scale(network: Network, scale: Any) -> None:
-    """One number, or one per weight matrix: input, hidden ones, readout."""
-    n = 2 + (min(network.depth - 1, 1) if network.weights == "tied" else network.depth - 1)
-    if np.ndim(scale) and len(scale) != n:
-        raise ValueError(f"`initial_scale` must be a number or {n} of them (input, hidden, readout), got {scale!r}.")
-    if np.ndim(scale) and network.bias_variances.any():
-        raise ValueError("`initial_scale` must be one number where the network has biases.")
 
 
 def _check_labels(name: str, y: np.ndarray, loss: str) -> None:

@@ -103,7 +103,6 @@ def _sizes(
         drawn = 8 * problem.network.depth * problem.task.n_samples * n_paths * 8 * (n_steps if chosen else 1)
         sizes |= {"preactivation": drawn, "pregradient": drawn * problem.n_channels}
         if set(quantities or ()) & set(responses.NAMES):
-            responses.refuse(problem)
             sizes |= responses.sizes(problem, n_steps, n_paths)
     return sizes
 

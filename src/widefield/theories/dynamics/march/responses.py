@@ -25,18 +25,14 @@ LEAST_KEPT = 1e-12  # of the initial weights, where noise has made others
 Pair = tuple[np.ndarray, np.ndarray]  # A and B
 
 
-def refuse(problem: Problem) -> None:
-    """What has no such responses."""
+def sizes(problem: Problem, n_steps: int, n_paths: int) -> dict[str, int]:
+    """Bytes that either takes, with its share of the work arrays: all rows are needed, whichever are kept."""
     if not problem.responses:
         raise ValueError("`quantities`: method='independent' has no responses.")
     if problem.training.temperature and np.abs(memory_of_updates(problem)[0]).min() < LEAST_KEPT:
         raise ValueError(
             "`quantities`: responses are those to the initial weights, of which `weight_decay` leaves nothing."
         )
-
-
-def sizes(problem: Problem, n_steps: int, n_paths: int) -> dict[str, int]:
-    """Bytes that either takes, with its share of the work arrays: all rows are needed, whichever are kept."""
     rows, n, depth = len(problem.rates), problem.task.n_samples, problem.network.depth
     channels = problem.n_channels
     states = 1 if problem.by_layer else depth

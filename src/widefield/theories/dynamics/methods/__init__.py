@@ -3,15 +3,7 @@
 from typing import Protocol
 
 from widefield.theories.dynamics.curves import TrainingCurves
-from widefield.theories.dynamics.methods import (
-    flow,
-    lazy,
-    paths,
-    perturbative,
-    perturbative_linear,
-    two_layers,
-    whitened,
-)
+from widefield.theories.dynamics.methods import flow, lazy, paths, perturbative, two_layers, whitened
 from widefield.theories.dynamics.problem import Problem
 from widefield.theories.dynamics.request import Request
 
@@ -26,4 +18,4 @@ class Method(Protocol):
         """The curves with what they are judged by; None where they are not good enough, and the next method is tried."""
 
 
-ORDER: tuple[Method, ...] = (lazy, perturbative_linear, perturbative, two_layers, whitened, flow, paths)
+ORDER: tuple[Method, ...] = (lazy, perturbative, two_layers, whitened, flow, paths)
