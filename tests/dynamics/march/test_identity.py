@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.dynamics import network
-from widefield.theories.dynamics.losses import squared
 from widefield.theories.dynamics.march import step as march
 from widefield.theories.dynamics.march.step import Physics, Shape
+from widefield.theories.dynamics.problem import squared
 
 N, P, STEPS, RATE, N_DIRECTIONS = 160, 2, 7, 0.05, 64
 GAMMA = 1.5

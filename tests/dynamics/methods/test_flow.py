@@ -30,11 +30,9 @@ def test_a_kernel_that_has_no_limit_is_seen(rough):
     def level(finer, request, n_paths):
         n_rows = len(finer.rates)
         jumps = Estimate(np.full((n_rows, 1, 1, 4, 4), 1.0 + np.log2((n_rows - 1) / 2) % 2))
-        kernels = {} if rough == "ntk" else {rough: jumps if rough == "alignment" else jumps.each(lambda v: v[:1])}
+        kernels = {rough: jumps.each(lambda v: v[:1]) if rough == "feature_kernel" else jumps}
         outputs = Estimate(np.ones((n_rows, 2, 4, 1)))
-        return TrainingCurves(
-            outputs, Estimate(np.ones(n_rows)), jumps if rough == "ntk" else None, kernels, error=0.0, rtol=1e-3
-        )
+        return TrainingCurves(outputs, Estimate(np.ones(n_rows)), kernels, error=0.0, rtol=1e-3)
 
     curves = extrapolated(question, request, level)
     assert curves.error > curves.rtol and curves.status is wf.Status.not_converged

@@ -33,7 +33,7 @@ def quadrature(network, task, rtol=1e-7, **changes):
     """The method itself on a linear network, which `widefield.dynamics` would march exactly."""
     request = Request("full", FIELDS[2:5], (3, 8), rtol=rtol, progress=False)
     with jax.enable_x64(True):
-        return two_layers.TwoLayers().solve(problem(network, task, wf.Training(**COMMON | changes)), request)
+        return two_layers.solve(problem(network, task, wf.Training(**COMMON | changes)), request)
 
 
 BIAS = {"bias_variance": 0.4, "readout_bias_variance": 0.0}
@@ -67,7 +67,7 @@ def test_linear_networks_are_those_of_the_exact_march(name, rule, monkeypatch):
     G = found.kernels["gradient_kernel"].value[:, :, 0, 0]  # (channel, channel_, at, at_, sample, sample_)
     pairs = [
         (found.prediction.value[:, 0, :n], exact.prediction), (found.loss.value, exact.loss),
-        (found.ntk.value.transpose(0, 3, 4, 1, 2).reshape(exact.ntk.shape), exact.ntk),
+        (found.kernels["ntk"].value.transpose(0, 3, 4, 1, 2).reshape(exact.ntk.shape), exact.ntk),
         (found.kernels["feature_kernel"].value[0], exact.feature_kernel),
         (G.transpose(2, 3, 4, 5, 0, 1).reshape(exact.gradient_kernel.shape), exact.gradient_kernel),
     ]  # fmt: skip

@@ -9,7 +9,7 @@ import scipy.integrate
 import widefield as wf
 from tests import contracts
 from tests.dynamics.question import predict
-from widefield.theories.dynamics.methods.whitened import Whitened
+from widefield.theories.dynamics.methods import whitened
 from widefield.theories.dynamics.problem import problem
 from widefield.theories.dynamics.request import Request
 
@@ -30,7 +30,7 @@ def ask(network, task=TASK, **changes):
 def both(network, task, monkeypatch, **changes):
     """The reduced solution and the general march."""
     short = ask(network, task, **changes)
-    monkeypatch.setattr(Whitened, "covers", lambda self, problem, request: False)
+    monkeypatch.setattr(whitened, "covers", lambda problem, request: False)
     return short, ask(network, task, **changes)
 
 
@@ -155,7 +155,7 @@ def test_a_thousand_samples_cost_what_eight_do():
 
 def test_where_it_does_not_apply():
     def taken(network=NET, task=TASK, method="full", fields=("loss",), **training):
-        return Whitened().covers(problem(network, task, wf.Training(0.1, 2, **training)), Request(method, fields, ()))
+        return whitened.covers(problem(network, task, wf.Training(0.1, 2, **training)), Request(method, fields, ()))
 
     assert taken() and taken(wf.RNN(2, "linear"))
     assert not taken(task=wf.Task(X + 1e-6 * RNG.normal(size=X.shape), Y))

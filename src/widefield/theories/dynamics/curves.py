@@ -26,26 +26,20 @@ class Estimate:
 
 @dataclass(frozen=True)
 class TrainingCurves:
-    """Curves of all inputs, training first; kernels, responses and alignments, and samples, by name where asked for.
-
-    ``error`` is that of the outputs, relative to their size, and ``rtol`` what is asked of it. ``failure`` is what the
-    method itself saw go wrong, ``paths_needed`` how many paths would resolve the kinks of the activation, ``correction``
-    the size of the last term that an expansion keeps, relative to its leading one.
-    """
+    """Curves of all inputs, training first; kernels, responses and alignments, and samples, by name where they were made."""
 
     prediction: Estimate  # (step, state, sample, output)
     loss: Estimate
-    ntk: Estimate | None = None  # (step, channel, channel_, sample, sample_)
     kernels: dict[str, Estimate] = field(default_factory=dict)
     draws: dict[str, np.ndarray] = field(default_factory=dict)  # h (at, state, sample, path), z (at, channel, state, …)
     residual: float = 0.0
-    error: float = np.inf
-    rtol: float = 0.0
-    failure: Status | None = None
+    error: float = np.inf  # of the outputs, relative to their size
+    rtol: float = 0.0  # what is asked of it
     n_paths: int | None = None
-    paths_needed: float = 0.0
-    correction: float | None = None
-    diverged_at: int | None = None
+    paths_needed: float = 0.0  # to resolve the kinks of the activation
+    correction: float | None = None  # the last term that an expansion keeps, relative to its leading one
+    failure: Status | None = None  # what the method itself saw go wrong
+    diverged_at: int | None = None  # implies the failure and its note
     notes: tuple[str, ...] = ()
     diagnostics: dict[str, Any] = field(default_factory=dict)
 
@@ -67,6 +61,14 @@ class TrainingCurves:
     def status(self) -> Status:
         """How the method ended."""
         return derive_status(self.checks, self.failure)
+
+
+def divergence(step: int | None, rate: str = "") -> dict[str, Any]:
+    """What curves say of a run that diverges at ``step``, and nothing where it does not."""
+    if step is None:
+        return {}
+    note = f"the loss diverges at step {step}{rate}; later entries are infinite"
+    return {"failure": Status.diverged, "diverged_at": step, "notes": (note,)}
 
 
 def over_batches(values: list[np.ndarray]) -> Estimate:
@@ -107,8 +109,3 @@ def to_the_end(rows: list | tuple, n: int) -> np.ndarray:
     """``n`` rows: those after a divergence are infinite."""
     values = np.asarray(rows) if len(rows) else np.zeros((0,))
     return np.concatenate([values, np.full((n - len(values), *values.shape[1:]), np.inf)])
-
-
-def divergence_note(step: int, rate: str = "") -> str:
-    """What the certificate says of a run that diverges."""
-    return f"the loss diverges at step {step}{rate}; later entries are infinite"

@@ -1,5 +1,6 @@
 """What is asked of the dynamics, checked, and as the arrays of the march."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -7,12 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.question.training import Training
-from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.march.step import Physics, Shape
 
 # Variance, relative to a vector's own, below which no new direction opens. Leaving out a share ε of features and ten times
@@ -20,6 +20,48 @@ from widefield.theories.dynamics.march.step import Physics, Shape
 # and with the square of the richness, by which training moves features.
 SAMPLED, PER_ROOT, BACKWARD, LINEAR = 1e-6, 3.2e-5, 10.0, 1e-20
 LEFT_OUT = 600.0  # times ε: error of a field, relative to its largest entry, from directions that were not opened
+
+
+Loss = Callable[[Array, Array], Array]
+
+
+def squared(f: Array, y: Array) -> Array:
+    """½|f − y|² of one sample, summed over outputs."""
+    return 0.5 * jnp.sum((f - y) ** 2)
+
+
+def logistic(f: Array, y: Array) -> Array:
+    """ln(1 + e^{−yf}), labels ±1."""
+    return jnp.sum(jnp.logaddexp(0.0, -y * f))
+
+
+def cross_entropy(f: Array, y: Array) -> Array:
+    """−Σ y ln softmax(f), labels the probabilities of the classes."""
+    return -jnp.sum(y * jax.nn.log_softmax(f))
+
+
+LOSSES: dict[str, Loss] = {"squared": squared, "logistic": logistic, "cross_entropy": cross_entropy}
+
+
+def as_loss(loss: Any, n_outputs: int) -> Loss:
+    """A named loss, or a user's function of one sample's prediction and label (output,), once it is seen to work."""
+    if not callable(loss):
+        return LOSSES[loss]
+    one = jax.ShapeDtypeStruct((n_outputs,), jnp.float64)
+    try:
+        hash(loss)  # compilations are found by it
+        jax.eval_shape(jax.grad(loss), one, one)
+    except Exception as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(
+            f"`loss` must be a differentiable JAX function of one sample's outputs and label to one number, but: {why}"
+        ) from error
+    return loss
+
+
+def total_loss(loss: Loss, f: Array, y: Array) -> Array:
+    """The sum over (readout, sample)."""
+    return jax.vmap(jax.vmap(loss))(f, y).sum()
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +79,13 @@ class Inputs:
         driven = np.zeros((depth, n, x.shape[-1]))
         driven[: x.shape[1]] = x.swapaxes(0, 1)
         nodes = driven.reshape(depth * n, -1)
-        root_u, root_b = np.sqrt(network.input_variances), np.sqrt(network.bias_variances)
-        mask = lambda tied: np.ones((depth, depth)) if tied else np.eye(depth)  # noqa: E731
-        spread = lambda small: np.kron(small, np.ones((n, n)))  # noqa: E731
-        inputs = spread(mask(network.inputs == "tied") * np.outer(root_u, root_u)) * (nodes @ nodes.T) / x.shape[-1]
-        return inputs + spread(mask(network.biases == "tied") * np.outer(root_b, root_b))
+
+        def masked(variances: np.ndarray, tied: bool) -> np.ndarray:
+            root = np.sqrt(variances)
+            return np.kron((np.ones((depth, depth)) if tied else np.eye(depth)) * np.outer(root, root), np.ones((n, n)))
+
+        inputs = masked(network.input_variances, network.inputs == "tied") * (nodes @ nodes.T) / x.shape[-1]
+        return inputs + masked(network.bias_variances, network.biases == "tied")
 
     @cached_property
     def root(self) -> np.ndarray:
@@ -61,7 +105,7 @@ class Problem:
     task: Task
     training: Training
     inputs: Inputs
-    loss: losses.Loss
+    loss: Loss
     rates: np.ndarray  # one more than updates: the row after the last
     richness: float
     responses: bool = True  # False: A = B = 0
@@ -139,45 +183,21 @@ class Problem:
 
 
 @lru_cache
-def _gradient(loss: losses.Loss):
+def _gradient(loss: Loss):
     """One object per loss, so that a march compiles once."""
     return jax.vmap(jax.vmap(jax.grad(loss)))
 
 
 def problem(network: Network, task: Task, training: Training, responses: bool = True) -> Problem:
     """The question, checked."""
-    _check(network, task, training)
-    if training.richness == 0:
-        raise ValueError('`richness` must be a finite positive number, got 0: its limit at 0 is `method="lazy"`.')
-    gamma = checks.nonnegative("richness", training.richness, positive=True)
-    rates = np.append(training.rates, training.rates[-1])
-    tau = training.momentum_time
-    if tau is not None and rates.max() > tau:
-        raise ValueError(f"`momentum_time` must be at least the rate {rates.max():g}, got {tau!r}.")
-    function = losses.as_loss(training.loss, task.labels().shape[-1])
-    _check_labels("y", task.labels(), training.loss)
-    if task.y_test is not None:
-        _check_labels("y_test", task.y_test, training.loss)
-    return Problem(network, task, training, Inputs(network, task), function, rates, gamma, responses)
-
-
-def check_network(network: Any) -> None:
-    """What can be trained: it has a readout, without a bias."""
-    if not isinstance(network, Network):
-        raise ValueError(f"`network` must be a widefield.Network (DNN or RNN), got {type(network).__name__}.")
+    for name, value, noun in (("network", network, Network), ("task", task, Task), ("training", training, Training)):
+        if not isinstance(value, noun):
+            raise ValueError(f"`{name}` must be a widefield.{noun.__name__}, got {type(value).__name__}.")
     network.refuse_branch("dynamics")
     if network.readout_variance is None:
         raise ValueError("`network` must have a readout (readout_variance) in dynamics: training needs an output.")
     if network.readout_bias_variance:
         raise ValueError("`network` must have readout_bias_variance=0 in dynamics: the readout has no bias.")
-
-
-def _check(network: Any, task: Any, training: Any) -> None:
-    check_network(network)
-    if not isinstance(task, Task):
-        raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
-    if not isinstance(training, Training):
-        raise ValueError(f"`training` must be a widefield.Training, got {type(training).__name__}.")
     training.refuse("dynamics", "batches")
     if task.y is None:
         raise ValueError("`task` must have labels `y` in dynamics: they drive the training.")
@@ -185,23 +205,27 @@ def _check(network: Any, task: Any, training: Any) -> None:
     supervised = task.supervised_states(network.depth)
     if len(set(network.relative_widths)) > 1 and (driven > 1 or supervised != (network.depth - 1,)):
         raise ValueError("`widths` must be equal unless the input is at the first state and the readout at the last.")
-    _check_scale(network, training.initial_scale)
-
-
-def _check_scale(network: Network, scale: Any) -> None:
-    """One number, or one per weight matrix: input, hidden ones, readout."""
-    if np.ndim(scale) == 0:
-        return
-    n = 2 + (min(network.depth - 1, 1) if network.weights == "tied" else network.depth - 1)
-    if len(scale) != n:
+    scale, n = (
+        training.initial_scale,
+        2 + (network.depth - 1 if network.weights == "untied" else min(network.depth - 1, 1)),
+    )
+    if np.ndim(scale) and len(scale) != n:
         raise ValueError(f"`initial_scale` must be a number or {n} of them (input, hidden, readout), got {scale!r}.")
-    if network.bias_variances.any():
+    if np.ndim(scale) and network.bias_variances.any():
         raise ValueError("`initial_scale` must be one number where the network has biases.")
+    if training.richness == 0:
+        raise ValueError('`richness` must be a finite positive number, got 0: its limit at 0 is `method="lazy"`.')
+    rates, tau = np.append(training.rates, training.rates[-1]), training.momentum_time
+    if tau is not None and rates.max() > tau:
+        raise ValueError(f"`momentum_time` must be at least the rate {rates.max():g}, got {tau!r}.")
+    function = as_loss(training.loss, task.labels().shape[-1])
+    for name, y in (("y", task.labels()), ("y_test", task.y_test)):
+        if y is not None and not callable(training.loss):
+            _check_labels(name, y, training.loss)
+    return Problem(network, task, training, Inputs(network, task), function, rates, training.richness, responses)
 
 
-def _check_labels(name: str, y: np.ndarray, loss: Any) -> None:
-    if callable(loss):
-        return
+def _check_labels(name: str, y: np.ndarray, loss: str) -> None:
     if loss == "logistic" and not np.isin(y, (-1.0, 1.0)).all():
         raise ValueError(f"`{name}` must hold labels -1 and 1 with loss='logistic'.")
     if loss == "cross_entropy" and (y.shape[-1] < 2 or (y < 0).any() or not np.allclose(y.sum(axis=-1), 1)):

@@ -9,11 +9,11 @@ import numpy as np
 from widefield.answer.boundary import choose_quantities, memory_budget
 from widefield.question import checks
 from widefield.theories.dynamics.march import responses
-from widefield.theories.dynamics.march.observables import DRAWN
 from widefield.theories.dynamics.problem import Problem
 
 METHODS = ("full", "lazy", "independent", "perturbative")
-KERNELS = ("feature_kernel", "gradient_kernel")
+KERNELS, DRAWN = ("feature_kernel", "gradient_kernel"), ("preactivation", "pregradient")
+AVERAGED = (*KERNELS, *responses.NAMES, "alignment", "ntk_alignment")
 FIRST_PATHS = 1024
 SAMPLED_RTOL, DETERMINISTIC_RTOL = 0.05, 1e-3  # of the outputs, where none is given
 
@@ -103,7 +103,6 @@ def _sizes(
         drawn = 8 * problem.network.depth * problem.task.n_samples * n_paths * 8 * (n_steps if chosen else 1)
         sizes |= {"preactivation": drawn, "pregradient": drawn * problem.n_channels}
         if set(quantities or ()) & set(responses.NAMES):
-            responses.refuse(problem)
             sizes |= responses.sizes(problem, n_steps, n_paths)
     return sizes
 

@@ -4,18 +4,19 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from widefield.answer.boundary import x64
-from widefield.answer.certificate import Certificate
+from widefield.answer.certificate import Certificate, Status
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.question.training import Training
 from widefield.theories.dynamics import fields
-from widefield.theories.dynamics.curves import TrainingCurves
+from widefield.theories.dynamics.curves import Estimate, TrainingCurves
 from widefield.theories.dynamics.march.batch import TooFewPaths
 from widefield.theories.dynamics.methods import ORDER
-from widefield.theories.dynamics.methods.paths import unfinished
 from widefield.theories.dynamics.problem import Problem, problem
 from widefield.theories.dynamics.request import Request, make_request
 
@@ -46,8 +47,7 @@ def dynamics(
     Notation: :math:`\gamma_0` is the training's ``richness``, :math:`\eta` its ``rate``, which multiplies the gradient of
     the *sum* over samples. Exact for finite steps; ``flow=True`` is their limit at fixed time rate · step.
 
-    Every protocol of `widefield.Training` but ``batches``; ``centered`` changes nothing, since :math:`f(0) = 0` at infinite
-    width. Biases train where the network has them; several outputs and readouts; test inputs train nothing.
+    Every protocol of `widefield.Training` but ``batches``; biases train where the network has them; test inputs train nothing.
     ``method``: ``"lazy"`` static kernels; ``"independent"`` without responses (A = B = 0); ``"perturbative"`` to
     leading order in the squared richness, outputs and kernels.
 
@@ -57,21 +57,17 @@ def dynamics(
     ``alignment`` (layer, step) and ``ntk_alignment`` (step), cosines with the kernel of the labels;
     ``state_prediction`` (step, state, sample, output), outputs of every state (full and lazy); ``preactivation`` and
     ``pregradient`` (layer, path, sample), h and z at the end or at ``at`` (full and independent descent). On request, along
-    full descent, ``forward_response`` and ``backward_response``, A and B with η inside, with the dims of ``feature_kernel``;
-    where activations have kinks these may take more paths, or are ``inaccurate`` with too few.
+    full descent, ``forward_response`` and ``backward_response``, A and B with η inside, with the dims of ``feature_kernel``.
 
     Method: one causal pass in low-rank form; exact coordinates for linear networks, quadrature for two layers with few inputs,
     otherwise 8 batches of Sobol paths each, in pairs of opposite backward noises: ``paths`` of them, or 1024 and four times as
     many until ``rtol`` is met. Cost depth·paths·P·steps·(number of directions).
-    Error: ``<field>_stderr`` over batches, plus a bias of order 1/paths. The certificate's ``error`` is the largest one of an
-    output of a readout, relative to their root mean square at the step where it is largest: the standard error, with
-    ``rtol`` also the bias, which a quarter of the paths shows; the change from a coarser quadrature; along a flow also the last
-    change of the extrapolation, of every field. It is at most ``rtol``, by default 0.05 for sampled paths and 1e-3 otherwise
-    (exact coordinates, quadrature, lazy, closed forms, and their flows), or the status is ``not_converged``: with the ``paths``
-    given, with 131072 of them, or after 8 halvings of the rate. ``residual``, below 1e-6, is the loss of orthonormality of the
-    directions in which weights are known. ``expansion``, of the perturbative method, is the size of its term of order
-    richness² relative to the static one, of outputs and (where asked for) the tangent kernel: beyond 0.5 the status is
-    ``inaccurate``, below it the terms left out are not known.
+    Error: ``<field>_stderr`` over batches. The certificate's ``error`` is that of the outputs of readouts, relative to their
+    root mean square at the step where it is largest: the standard error, with ``rtol`` also the bias; the change from a coarser
+    quadrature; along a flow also the last change of the extrapolation, of every field. It is at most ``rtol``, by default 0.05
+    for sampled paths and 1e-3 otherwise, or the status is ``not_converged``. ``residual``, below 1e-6, is the loss of
+    orthonormality of the directions in which weights are known. ``expansion``, of the perturbative method, is its term of order
+    richness² relative to the static one: beyond 0.5 the status is ``inaccurate``, below it the terms left out are not known.
     Limits: infinite width; single networks scatter by 1/√width. Divergence is a status with its step.
     """
     start = time.perf_counter()
@@ -103,5 +99,11 @@ def solve(question: Problem, request: Request) -> TrainingCurves:
     except TooFewPaths as why:
         if why.step is None:
             raise
-        return unfinished(question, why, request)
+        # no numbers: at some step more directions opened than the paths can tell apart
+        n_rows, n_states, n_samples = len(question.rates), *question.physics.inputs.shape[:2]
+        nothing = np.full((n_rows, n_states, n_samples, question.shape.n_outputs), np.nan)
+        return TrainingCurves(
+            Estimate(nothing), Estimate(np.full(n_rows, np.nan)), rtol=request.limit(sampled=True), failure=Status.not_converged,
+            n_paths=request.paths, notes=(f"stopped at step {why.step}: {why}",),
+        )  # fmt: skip
     raise AssertionError("the march covers every question that the others do not")

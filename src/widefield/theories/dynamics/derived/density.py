@@ -1,12 +1,7 @@
-r"""The density p(h, z; t) of the neurons of a two-layer network trained on one input.
+r"""The density p(h, z; t) of the neurons of a two-layer network trained on one input: Eq. (dynamics.22).
 
-.. math::
-    \partial_tp = -\partial_h(p\,\dot h) - \partial_z(p\,\dot z), \qquad \dot h = \gamma_0K\Delta\,\varphi'(h)z, \qquad
-    \dot z = \gamma_0v\Delta\,\varphi(h)
-
-Eq. (dynamics.22); Eq. 67 of Bordelon & Pehlevan (2022), whose term with :math:`\varphi''` lacks :math:`\gamma_0`. It is solved along its
-characteristics, the paths of neurons: what starts at :math:`(h_0, z_0)` carries its probability with it,
-:math:`p(h_t, z_t) = p_0(h_0, z_0)/|\det J|`, for finite steps as for flow.
+It is solved along its characteristics, the paths of neurons: what starts at :math:`(h_0, z_0)` carries its probability with it,
+for finite steps as for flow.
 """
 
 import time
@@ -62,10 +57,22 @@ def neuron_density(
     begun = time.perf_counter()
     question = problem(network, replace(task, x_test=None, y_test=None) if isinstance(task, Task) else task, training)
     training.refuse("neuron_density", "momentum_time", "temperature", "initial_scale")
-    _check(question)
-    grid = checks.nonnegative("reach", reach, positive=True) * np.linspace(-1, 1, checks.integer("nodes", nodes, 2))
-    rtol = checks.tolerance("rtol", rtol, 1e-6)
-    _check_memory(len(grid))
+    if network.depth != 1:
+        raise ValueError(f"`network` must have depth 1 in neuron_density, got depth {network.depth}.")
+    if network.activation.breaks:
+        raise ValueError(f"`network` must have an activation without kinks, got {network.activation.name!r}.")
+    if task.n_samples != 1 or question.labels.size != 1 or np.any(network.bias_variances):
+        raise ValueError("`task` must have one sample and one label in neuron_density, and the network no bias.")
+    if not np.any(task.x):
+        raise ValueError("`x` must not be zero in neuron_density: every h would be zero.")
+    reach, nodes = checks.nonnegative("reach", reach, positive=True), checks.integer("nodes", nodes, 2)
+    rtol, need = checks.tolerance("rtol", rtol, 1e-6), 8 * COPIES * nodes**2
+    if need > memory_budget():
+        raise MemoryError(
+            f"`nodes` = {nodes} needs {describe_bytes(need)} for the neurons of the grid, but only "
+            f"{describe_bytes(memory_budget())} may be used."
+        )
+    grid = reach * np.linspace(-1, 1, nodes)
     _, fine, error = two_layers.refined(question, Request("full", (), (), rtol=rtol, progress=False))
     assert fine is not None, "the first rule is always tried"
     h, z, density, folded = _carried(question, fine, grid)
@@ -82,28 +89,6 @@ def neuron_density(
     return make_solution(fields, certificate, network, task, coords=coords, throw=throw, training=training)
 
 
-def _check(question: Problem) -> None:
-    """One input, one output, one hidden layer, smooth."""
-    if question.network.depth != 1:
-        raise ValueError(f"`network` must have depth 1 in neuron_density, got depth {question.network.depth}.")
-    if question.network.activation.breaks:
-        raise ValueError(f"`network` must have an activation without kinks, got {question.network.activation.name!r}.")
-    if question.task.n_samples != 1 or question.labels.size != 1 or np.any(question.network.bias_variances):
-        raise ValueError("`task` must have one sample and one label in neuron_density, and the network no bias.")
-    if not np.any(question.task.x):
-        raise ValueError("`x` must not be zero in neuron_density: every h would be zero.")
-
-
-def _check_memory(n_nodes: int) -> None:
-    """Refuse grids that do not fit: positions, momenta and derivatives of every neuron, before and after a step."""
-    need = 8 * COPIES * n_nodes**2
-    if need > memory_budget():
-        raise MemoryError(
-            f"`nodes` = {n_nodes} needs {describe_bytes(need)} for the neurons of the grid, but only "
-            f"{describe_bytes(memory_budget())} may be used."
-        )
-
-
 def _carried(
     question: Problem, fine: two_layers.RuleCurves, grid: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
@@ -113,16 +98,15 @@ def _carried(
     weights = jnp.asarray(np.concatenate([np.zeros(initial.shape[1]), fine.rule.weights]))
     physics, shape = question.physics, question.shape
     physics = physics._replace(inputs=jnp.abs(physics.inputs))  # the sign of a root is free
-    motion = two_layers.start(physics, nodes)
-    tangents = _unit_tangents(motion)
-    for rate in question.rates[:-1]:
-        for _ in range(fine.substeps or 1):
-            part = jnp.asarray(rate / (fine.substeps or 1))
-            motion, tangents = _moved(
-                shape.activation, shape.gradient, fine.substeps is not None, physics, weights, motion, tangents, part
-            )
+    motion, substeps = two_layers.start(physics, nodes), fine.substeps or 1
+    one, zero = jnp.ones_like(motion.site.a), jnp.zeros_like(motion.site.a)
+    starts = two_layers.Site(jnp.stack([one, zero]), jnp.stack([zero, one]))  # derivatives by the two starting values
+    tangents = Motion(starts, jax.tree.map(jnp.zeros_like, starts))
+    step = partial(_moved, shape.activation, shape.gradient, fine.substeps is not None, physics, weights)
+    for part in np.repeat(question.rates[:-1] / substeps, substeps):
+        motion, tangents = step(motion, tangents, jnp.asarray(part))
     n = initial.shape[1]
-    J = np.stack([np.concatenate([t.a, t.V])[:, :n] for t in (_row(tangents.site, i) for i in range(2))])
+    J = np.concatenate([tangents.site.a, tangents.site.V], axis=1)[:, :, :n]
     determinant = J[0, 0] * J[1, 1] - J[0, 1] * J[1, 0]
     factor, root = float(physics.inputs[0, 0, 0]), float(jnp.sqrt(physics.readout_variance))
     first = np.exp(-np.sum(initial**2, axis=0) / 2) / (2 * np.pi * factor * root)
@@ -131,17 +115,6 @@ def _carried(
     h, z = factor * np.asarray(motion.site.a[0, :n]), root * np.asarray(motion.site.V[0, :n])
     size = (len(grid), len(grid))
     return h.reshape(size), z.reshape(size), density.reshape(size), float(np.mean(determinant <= 0))
-
-
-def _row(site: two_layers.Site, i: int) -> two_layers.Site:
-    return jax.tree.map(lambda leaf: np.asarray(leaf[i]), site)
-
-
-def _unit_tangents(motion: Motion) -> Motion:
-    """Derivatives by the two starting values, in front of every leaf."""
-    one, zero = jnp.ones_like(motion.site.a), jnp.zeros_like(motion.site.a)
-    site = two_layers.Site(jnp.stack([one, zero]), jnp.stack([zero, one]))
-    return Motion(site, jax.tree.map(jnp.zeros_like, site))
 
 
 @partial(jax.jit, static_argnames=("activation", "gradient", "flow"))

@@ -40,7 +40,7 @@ def regularized_prediction(
     """
     start = time.perf_counter()
     K, y, f = _question(solution, step)
-    kappa = _degree(solution, degree)
+    kappa = _degree(solution) if degree is None else checks.integer("degree", degree, 1)
     rtol = checks.tolerance("rtol", rtol, 1e-12)
     assert solution.training is not None and solution.task is not None
     system = K + solution.training.weight_decay * kappa * np.eye(len(K))
@@ -85,10 +85,8 @@ def _question(solution: Any, step: int) -> tuple[np.ndarray, np.ndarray, np.ndar
     return ntk, y, solution.prediction.values[step]
 
 
-def _degree(solution: Solution, degree: int | None) -> int:
+def _degree(solution: Solution) -> int:
     network, task = solution.network, solution.task
-    if degree is not None:
-        return checks.integer("degree", degree, 1)
     assert task is not None
     plain = not np.any(network.bias_variances) and task.sequences(network.depth).shape[1] == 1
     homogeneous = network.activation.is_named and network.activation.name in ("linear", "relu", "leaky_relu", "abs")

@@ -1,17 +1,11 @@
 r"""One weight matrix, known only through what it has acted on: Eq. (dynamics.15).
 
 Vectors that a Gaussian matrix :math:`W` acts on, :math:`\varphi` forward and :math:`g` backward, are expanded in time order
-in orthonormal directions :math:`\hat\varphi_k, \hat g_j`. :math:`W\hat\varphi_k` is a fresh white noise :math:`\xi_k` plus
-what is already known of it, since earlier :math:`W^T\hat g_j` have shown its components along :math:`\hat g_j`:
-
-.. math::
-    W\varphi = \sum_k\langle\varphi\hat\varphi_k\rangle\Big[\xi_k + \gamma_0M_k + \sum_jC_{kj}\hat g_j\Big], \qquad
-    C_{kj} = \langle\hat\varphi_k\,\xi^r_j\rangle \text{ for } j \text{ opened before } k,
-
-and likewise backward with :math:`D_{jk} = \langle\hat g_j\xi_k\rangle` for k opened before j. These tables are the
-responses A and B by Stein's lemma; they are frozen when a direction opens, or pairs in the wrong order would add noise
-where the theory has zero. :math:`M` is the memory of the updates :math:`\sum\eta\Delta g\varphi^T`. Their g and
-φ are what has been expanded, so that :math:`M = \sum_{kj}m_{kj}\hat g_j\hat\varphi_k^T` is one small table for both sides.
+in orthonormal directions. What :math:`W` makes of a direction is a fresh white noise plus what is already known of it:
+earlier :math:`W^T\hat g_j` have shown its components along :math:`\hat g_j`. These tables are the responses A and B by Stein's
+lemma; they are frozen when a direction opens, or pairs in the wrong order would add noise where the theory has zero. The
+g and φ of updates are what has been expanded, so that their memory is one small table
+:math:`M = \sum_{kj}m_{kj}\hat g_j\hat\varphi_k^T` for both sides.
 """
 
 from typing import NamedTuple

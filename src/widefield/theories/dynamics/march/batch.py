@@ -1,7 +1,7 @@
 """One batch of paths from the first step to the last, with buffers that grow as directions open."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -10,17 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.curves import to_the_end
 from widefield.theories.dynamics.march import basis, step
 from widefield.theories.dynamics.march.basis import Side
 from widefield.theories.dynamics.march.noise import added, mirrored, sampled_blocks, whitened
 from widefield.theories.dynamics.march.step import Physics, Shape, State
-from widefield.theories.dynamics.problem import Problem
+from widefield.theories.dynamics.problem import Loss, Problem, total_loss
 
 FIRST_DIRECTIONS, LARGE_FIRST = 32, 128  # noises drawn at first
 ROOM = 2**22  # numbers in a buffer, unless more directions open
 DIVERGED = 1e8
+Arrays = dict[str, np.ndarray]
 OVERFLOW = "`network` overflows before the first update: lower its variances or the inputs `x`."
 
 
@@ -43,7 +43,11 @@ class SiteValues(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Curves of one batch of paths, samples at the chosen steps, and how well directions stayed orthonormal."""
+    """Curves of one batch of paths, samples at the chosen steps, and how well directions stayed orthonormal.
+
+    Once observed it has averages and samples of h and z by name in place of ``samples``; those that a divergence cut short
+    are missing. ``changes`` are what extrapolation changed, ``paths_needed`` what would make it fine enough.
+    """
 
     prediction: np.ndarray  # (step, state, sample, output)
     loss: np.ndarray
@@ -54,20 +58,24 @@ class Batch:
     n_directions: tuple[int, ...]
     loss_of_orthogonality: float
     diverged_at: int | None
+    averages: Arrays = field(default_factory=dict)
+    draws: Arrays = field(default_factory=dict)
+    changes: Arrays = field(default_factory=dict)
+    paths_needed: float = 0.0
 
 
 @partial(jax.jit, static_argnames=("shape", "loss", "ntk"), donate_argnames="state")
-def _step(shape: Shape, loss: losses.Loss, physics: Physics, state: State, rate: Array, ntk: bool):
+def _step(shape: Shape, loss: Loss, physics: Physics, state: State, rate: Array, ntk: bool):
     """Also the loss, the tangent kernel and the alignment. The state is updated in place: its arrays are large."""
     state, record = step.step(shape, physics, state, rate)
     read = record.prediction[jnp.asarray(shape.readouts)][:, : shape.n_train]
     weight = 1.0 if shape.exact else 1.0 / record.feature.shape[-1]
     kernel = step.tangent_kernel(shape, physics, record.feature, record.gradient, weight) if ntk else None
     aligned = step.label_alignment(physics.labels, record.feature, weight)
-    return state, record, losses.total(loss, read, physics.labels), kernel, aligned
+    return state, record, total_loss(loss, read, physics.labels), kernel, aligned
 
 
-def march(problem: Problem, n_paths: int, seed: int, batch: int, *, ntk: bool, at: tuple[int, ...], advance) -> Batch:
+def march(problem: Problem, n_paths: int, seed: int, batch: int, *, ntk: bool, at: Sequence[int], advance) -> Batch:
     """March through all steps, keeping samples at the steps ``at``."""
     shape = problem.shape
     physics = problem.physics._replace(tolerance=jnp.asarray(problem.tolerances(n_paths), jnp.float64))
@@ -98,36 +106,36 @@ def march(problem: Problem, n_paths: int, seed: int, batch: int, *, ntk: bool, a
 
 def diverges(outputs: np.ndarray, loss: float, first: float | None) -> bool:
     """Whether a row is not finite or its loss far above the ``first``; raises where that is the first row (None)."""
-    bad = (
-        not np.isfinite(outputs).all()
-        or not np.isfinite(loss)
-        or (first is not None and loss > DIVERGED * max(first, 1.0))
-    )
-    if bad and first is None:
+    finite = np.isfinite(outputs).all() and np.isfinite(loss)
+    if not finite and first is None:
         raise ValueError(OVERFLOW)
-    return bad
+    return not finite or (first is not None and loss > DIVERGED * max(first, 1.0))
 
 
 def _begin(problem: Problem, shape: Shape, physics: Physics, n_paths: int, seed: int, batch: int):
     """White noises and the state before the first step."""
-    n_inputs, n_matrices = physics.inputs.shape[-1], len(set(shape.matrices))
-    n = _first_size(shape, physics, len(problem.rates))
+    n_inputs, n_matrices, n_rows = physics.inputs.shape[-1], len(set(shape.matrices)), len(problem.rates)
+    most = _most_new(shape, physics)
+    # room for two steps at least, and for what long runs will open: every doubling costs a compilation
+    wanted = max(2 * most, min(most * n_rows // 4, LARGE_FIRST))
+    n = max(FIRST_DIRECTIONS, 2 ** int(np.ceil(np.log2(max(wanted, 1)))))
     n_outer = n_inputs + shape.n_outputs
-    least = max(_most_new(shape, physics), n_inputs, shape.n_outputs)
+    least = max(most, n_inputs, shape.n_outputs)
     if not shape.exact and least > _most_noises(n_paths):
         raise TooFewPaths(least, 4 * least)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(batch, 1)))
-    room = n if shape.exact else _room(n, _most_new(shape, physics) * len(problem.rates), n_paths)
     if shape.exact:
         noise = jnp.eye(n_outer + 2 * n_matrices * n)
         inner = noise[n_outer:].reshape(n_matrices, 2, n, len(noise))
-        inputs, readouts, white = noise[:n_inputs], noise[n_inputs:n_outer], (inner[:, 0], inner[:, 1])
+        inputs, readouts, white = noise[:n_inputs], noise[n_inputs:n_outer], [inner[:, 0], inner[:, 1]]
     else:
-        n = min(n, _most_noises(n_paths))
+        room, n = _room(n, most * n_rows, n_paths), min(n, _most_noises(n_paths))
         blocks = sampled_blocks([n_inputs, shape.n_outputs] + [n] * (2 * n_matrices), n_paths // 2, seed, batch)
         inputs, readouts = (mirrored(whitened(next(blocks)), parity) for parity in (1.0, -1.0))
-        white = _drawn(blocks, n_matrices, room, n_paths // 2)
-    start = step.start(shape, physics, (inputs, readouts, white), int(rng.integers(2**31)))
+        white = [jnp.zeros((n_matrices, room, n_paths // 2)) for _ in range(2)]
+        for i, block in enumerate(blocks):  # both sides of the first matrix, of the second, …
+            white[i % 2] = added(white[i % 2], block, i // 2, 0, 1.0)
+    start = step.start(shape, physics, (inputs, readouts, (white[0], white[1])), int(rng.integers(2**31)))
     return start, np.full((n_matrices, 2), n), rng
 
 
@@ -136,26 +144,11 @@ def _most_noises(n_paths: int) -> int:
     return 3 * n_paths // 8
 
 
-def _drawn(blocks: Iterator[Array], n_matrices: int, n_rows: int, n_pairs: int) -> tuple[Array, Array]:
-    """White noises (matrix, n_rows, pair) of both sides from the blocks of the first matrix, of the second, …"""
-    white = [jnp.zeros((n_matrices, n_rows, n_pairs)) for _ in range(2)]
-    for i, block in enumerate(blocks):
-        white[i % 2] = added(white[i % 2], block, i // 2, 0, 1.0)
-    return white[0], white[1]
-
-
 def _most_new(shape: Shape, physics: Physics) -> int:
     """Directions that one step may open on one side of one matrix."""
     n_states = max(np.bincount(shape.matrices)) if shape.matrices else 0
     channels = len(shape.readouts) * shape.n_outputs
     return int(n_states * physics.inputs.shape[1] * max(channels, 1))
-
-
-def _first_size(shape: Shape, physics: Physics, n_rows: int) -> int:
-    """Room for two steps at least, and for what long runs will open: every doubling costs a compilation."""
-    most = _most_new(shape, physics)
-    wanted = max(2 * most, min(most * n_rows // 4, LARGE_FIRST))
-    return max(FIRST_DIRECTIONS, 2 ** int(np.ceil(np.log2(max(wanted, 1)))))
 
 
 def _room(n: int, most: int, n_paths: int) -> int:
@@ -174,7 +167,10 @@ def _opened(state: State) -> np.ndarray:
 def _make_room(
     shape: Shape, most: int, state: State, drawn: np.ndarray, rng: np.random.Generator, sizes: np.ndarray
 ) -> tuple[State, np.ndarray]:
-    """Twice the noises of a side before a step could open more directions than are ``drawn`` (matrix, side) there."""
+    """Twice the noises of a side before a step could open more directions than are ``drawn`` (matrix, side) there.
+
+    New ones are whitened against those there are; ``sizes`` (matrix,) is what the deviation of these has become by now.
+    """
     short = _opened(state) + most > drawn
     if not short.any():
         return state, drawn
@@ -186,17 +182,14 @@ def _make_room(
             raise TooFewPaths(int(_opened(state).max()), 2 * n_paths, int(state.step))
     if more.max() > n_rows:
         state = _double(shape, state)
-    return state if shape.exact else _draw(state, drawn, more, rng, sizes), more
-
-
-def _draw(state: State, drawn: np.ndarray, more: np.ndarray, rng: np.random.Generator, sizes: np.ndarray) -> State:
-    """Noises up to ``more``, whitened against those there are; ``sizes`` (matrix,) is what theirs has become by now."""
+    if shape.exact:
+        return state, more
     noises = [side.noise for side in state.matrices.sides]
     for m, i in np.argwhere(more > drawn):
         raw = rng.standard_normal((more[m, i] - drawn[m, i], noises[i].shape[2]))
         noises[i] = added(noises[i], raw, int(m), int(drawn[m, i]), sizes[m])
     forward, backward = (side._replace(noise=noise) for side, noise in zip(state.matrices.sides, noises, strict=True))
-    return state._replace(matrices=state.matrices._replace(forward=forward, backward=backward))
+    return state._replace(matrices=state.matrices._replace(forward=forward, backward=backward)), more
 
 
 def _noise_sizes(problem: Problem, physics: Physics, n_matrices: int) -> np.ndarray:

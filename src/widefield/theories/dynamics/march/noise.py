@@ -6,8 +6,7 @@ A site's variables are functions of white noises. Nonlinear ones are sampled on 
 
 Paths come in pairs with the same noises of the forward pass and opposite ones of the backward pass, readout included. Where
 training has not moved h, gradients then have no correlation with forward noises, nor features with backward ones, in any
-sample, as in the theory. Unpaired, such averages are 1/√S, every layer adds its own, and they make gradients larger: the
-tangent kernel of 64 layers was wrong by a factor of four at 1024 paths. Of each pair one half of the noises is stored.
+sample, as in the theory. Of each pair one half of the noises is stored.
 """
 
 from collections.abc import Iterator
@@ -37,11 +36,6 @@ def folded(full: Array, parity: float | Array) -> Array:
     """What averages with mirrored noises see of ``full`` (…, S): its products with the first halves are the whole sum."""
     first, second = jnp.split(full, 2, axis=-1)
     return first + parity * second
-
-
-def sampled(n_noises: int, n_paths: int, seed: int, batch: int) -> Array:
-    """White noises (noise, path)."""
-    return next(sampled_blocks([n_noises], n_paths, seed, batch))
 
 
 def sampled_blocks(sizes: list[int], n_paths: int, seed: int, batch: int) -> Iterator[Array]:

@@ -1,14 +1,14 @@
 r"""What a source does to the paths of one site: slopes where the activation is smooth, kicks where it has kinks.
 
-Slopes, Eq. (dynamics.18): :math:`\delta\varphi = \varphi'\delta h`, :math:`\delta g = \varphi'\delta z + \varphi''z\,\delta h`. At a kink
-:math:`\varphi''` is a delta function, which paths do not see. There sources have a size, Eq. (dynamics.19): a path is followed with and without
-it, :math:`\delta\varphi = [\varphi(h+\epsilon\,\delta h) - \varphi(h)]/\epsilon` and likewise g. Neurons whose h is within
-ε of the kink cross it, so that averages are right to the order of ε against the distance that neurons move in one step:
-what a neuron does near h = 0 depends on which steps it has been on either side. Half of the paths are kicked up and half down.
+Slopes, Eq. (dynamics.18). At a kink :math:`\varphi''` is a delta function, which paths do not see. There sources have a size,
+Eq. (dynamics.19): a path is followed with and without it. Neurons whose h is within ε of the kink cross it, so that averages are
+right to the order of ε against the distance that neurons move in one step: what a neuron does near h = 0 depends on
+which steps it has been on either side. Half of the paths are kicked up and half down.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,64 +20,46 @@ KICK = 1 / 8  # of the distance that h moves in a step, or of z; and twice that,
 CROSSINGS = 4  # a kick sends at least so many paths of a batch over a kink
 
 
-@dataclass(frozen=True)
-class Slopes:
-    """Infinitesimal sources of smooth activations."""
+class Paths(NamedTuple):
+    """What moves of φ or g on every path where h (and z) do, after sources at row s of the ``states`` of a site.
 
-    slope: np.ndarray  # φ' (step, state, sample, S)
-    curve: np.ndarray  # φ''z (channel, step, state, sample, S)
+    Moves are (sample, source, source's state, source's sample, S).
+    """
 
-    @property
-    def n_paths(self) -> int:
-        return self.slope.shape[-1]
-
-    def feature(self, s: int, t: int, states: tuple[int, ...], k: int, h: np.ndarray) -> np.ndarray:
-        """δφ of state k at row t from δh (sample, source, source's state, source's sample, S); sources are at row s."""
-        return _spread(self.slope[t, k]) * h
-
-    def gradient(self, s: int, t: int, states: tuple[int, ...], k: int, c: int, h: np.ndarray, z: np.ndarray):
-        """δg of channel c likewise."""
-        return _spread(self.slope[t, k]) * z + _spread(self.curve[c, t, k]) * h
+    n_paths: int
+    feature: Callable[..., np.ndarray]  # δφ of state k at row t: (s, t, states, k, δh)
+    gradient: Callable[..., np.ndarray]  # δg of channel c: (s, t, states, k, c, δh, δz)
 
 
-def slopes(activation: Function, h: np.ndarray, z: np.ndarray) -> Slopes:
-    """Of paths h (step, state, sample, S) and z (channel, step, state, sample, S)."""
-    first, second = np.asarray(_first(activation, h)), np.asarray(_second(activation, h))
-    return Slopes(first, second * z)
+def slopes(slope: np.ndarray, curve: np.ndarray) -> Paths:
+    """Infinitesimal sources, from φ' (step, state, sample, S) and φ''z (channel, step, state, sample, S)."""
+    return Paths(
+        slope.shape[-1],
+        lambda s, t, states, k, h: _spread(slope[t, k]) * h,
+        lambda s, t, states, k, c, h, z: _spread(slope[t, k]) * z + _spread(curve[c, t, k]) * h,
+    )
 
 
-@dataclass(frozen=True)
-class Kicks:
-    """Sources of finite size, for activations with kinks."""
-
-    activation: Function
-    h: np.ndarray  # (step, state, sample, S)
-    z: np.ndarray  # (channel, step, state, sample, S)
-    sizes: np.ndarray  # of r of every channel and of u: (channel + 1, step, state)
-    signs: np.ndarray  # (S,)
-
-    @property
-    def n_paths(self) -> int:
-        return len(self.signs)
-
-    def feature(self, s: int, t: int, states: tuple[int, ...], k: int, h: np.ndarray) -> np.ndarray:
-        size, h0 = self._size(s, states), _spread(self.h[t, k])
-        return np.asarray(_kicked_feature(self.activation, size, h0, h))
-
-    def gradient(self, s: int, t: int, states: tuple[int, ...], k: int, c: int, h: np.ndarray, z: np.ndarray):
-        size, h0, z0 = self._size(s, states), _spread(self.h[t, k]), _spread(self.z[c, t, k])
-        return np.asarray(_kicked_gradient(self.activation, size, h0, z0, h, z))
-
-    def _size(self, s: int, states: tuple[int, ...]) -> np.ndarray:
-        return (self.sizes[:, s, list(states), None, None] * self.signs)[None]  # of all samples
+def smooth(activation: Function, h: np.ndarray, z: np.ndarray) -> Paths:
+    """Slopes of paths h (step, state, sample, S) and z (channel, step, state, sample, S)."""
+    return slopes(np.asarray(_first(activation, h)), np.asarray(_second(activation, h)) * z)
 
 
-def kicks(activation: Function, h: np.ndarray, z: np.ndarray, share: float) -> Kicks:
-    """Sources of ``share`` of what h moves in the shorter step beside theirs, or of z."""
+def kicks(activation: Function, h: np.ndarray, z: np.ndarray, share: float) -> Paths:
+    """Sources of ``share`` of what h moves in the shorter step beside theirs, or of z, for activations with kinks."""
     moved, pull = np.maximum(_moved(h), _smallest(h) / KICK), np.sqrt(np.mean(z**2, axis=(3, 4)))
-    sizes = share * np.concatenate([pull, moved[None]])
+    sizes = share * np.concatenate([pull, moved[None]])  # of r of every channel and of u: (channel + 1, step, state)
+    sizes = np.where(sizes > 0, sizes, 1.0)
     signs = np.where(np.random.default_rng(0).random(h.shape[-1]) < 0.5, 1.0, -1.0)
-    return Kicks(activation, h, z, np.where(sizes > 0, sizes, 1.0), signs)
+    size = lambda s, states: (sizes[:, s, list(states), None, None] * signs)[None]  # noqa: E731
+
+    def feature(s, t, states, k, dh):
+        return np.asarray(_kicked_feature(activation, size(s, states), _spread(h[t, k]), dh))
+
+    def gradient(s, t, states, k, c, dh, dz):
+        return np.asarray(_kicked_gradient(activation, size(s, states), _spread(h[t, k]), _spread(z[c, t, k]), dh, dz))
+
+    return Paths(len(signs), feature, gradient)
 
 
 def paths_needed(h: np.ndarray, rows: tuple[int, ...]) -> float:

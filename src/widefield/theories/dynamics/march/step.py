@@ -1,13 +1,8 @@
 r"""The causal march of the masked field theory: forward at t, output, backward at t, then the update.
 
-.. math::
-    h^k = L_0(\xi_U + \gamma_0M_U) + \sqrt{w}\,W\varphi^{k-1}, \qquad
-    z^{k;c} = \delta_{kc}\sqrt v(\xi_v + \gamma_0\sqrt vM_v) + \sqrt{w}\,W^Tg^{k+1;c}, \qquad g = \varphi'(h)\,z
-
-with :math:`W` as in `basis`: one matrix for all states where weights are tied, one per transition where not. That is the
-whole difference between recurrent and deep networks. Inputs and trained biases are one kernel :math:`L_0L_0^T` over all
-(state, sample). Eqs. (dynamics.16), (dynamics.17) solve Eqs. (dynamics.3), (dynamics.4), (dynamics.5), (dynamics.6); Eqs. 5–9 of
-Bordelon & Pehlevan (2022) are the deep case.
+Eqs. (dynamics.16), (dynamics.17), with :math:`W` as in `basis`, solve Eqs. (dynamics.3) to (dynamics.6): one matrix for all states where
+weights are tied, one per transition where not. That is the whole difference between recurrent and deep networks. Inputs and
+trained biases are one kernel :math:`L_0L_0^T` over all (state, sample).
 
 Every array has the paths (or coordinates) on its last axis. A channel is a pair (readout state, output).
 """
@@ -165,7 +160,7 @@ def _readout(shape: Shape, physics: Physics, state: State, feature: Array, weigh
 def _backward(shape: Shape, physics: Physics, state: State, hidden: Array, weight: float):
     """g and z (channel, state, sample, S), and the expansion (transition, channel, sample, direction) of every upper g."""
     gamma, v, scales, matrices = physics.richness, physics.readout_variance, _scales(physics, state), state.matrices
-    slope = _derivative(shape.activation, hidden)
+    _, slope = jax.jvp(shape.activation, (hidden,), (jnp.ones_like(hidden),))
     readout = jnp.sqrt(v) * (scales[-1] * state.readout_noise + gamma * jnp.sqrt(v) * state.readout_memory)
     channels = [(c, o) for c in shape.readouts for o in range(shape.n_outputs)]
     n_states, n_samples, n_paths = hidden.shape
@@ -197,10 +192,6 @@ def _backward(shape: Shape, physics: Physics, state: State, hidden: Array, weigh
     return state._replace(matrices=matrices._replace(backward=backward)), gradient, pregradient, returned
 
 
-def _derivative(activation: Function, h: Array) -> Array:
-    return jax.jvp(activation, (h,), (jnp.ones_like(h),))[1]
-
-
 def _update(
     shape: Shape, physics: Physics, state: State, rate, delta, feature, gradient, expansions, returned
 ) -> State:
@@ -209,30 +200,32 @@ def _update(
     errors = jnp.stack([delta[i, :, o] for i, o in channels])  # (channel, sample)
     driven = jnp.einsum("cp,ckps->kps", errors, gradient)
     rate = rate + 0 * gradient[0, 0, 0, 0]  # the gradient first: it reads the memories, which XLA would copy otherwise
-    move = _mover(shape, physics, rate)
+
+    def move(memory: Array, momentum: Array, kick: Array) -> tuple[Array, Array]:
+        if shape.momentum:
+            inertia = physics.momentum * rate
+            momentum = kick = (1 - inertia) * momentum + inertia * kick
+        return (1 - rate * physics.decay) * memory + rate * kick, momentum
+
     kick = jnp.einsum("kpd,kps->ds", physics.inputs, driven)
     memory, momentum = move(state.input_memory, state.input_momentum, kick)
     read = feature[jnp.asarray(shape.readouts)]
     readout = move(state.readout_memory, state.readout_momentum, jnp.einsum("kpo,kps->os", delta, read))
     back = jnp.einsum("kcpd,cp->kpd", returned, errors)
-    transitions = _transitions(shape)
+    n_matrices = len(set(shape.matrices))
+    # which transitions every matrix makes (matrix, transition): all of them where weights are tied, one where not
+    transitions = np.argsort(shape.matrices, kind="stable").reshape(n_matrices, -1 if n_matrices else 0)
 
     def one(m, matrices):
         forward, backward = (jnp.concatenate(part[jnp.asarray(transitions)[m]]) for part in (expansions, back))
         return basis.remember(matrices, m, forward, backward, move)
 
-    matrices = lax.fori_loop(0, len(transitions), one, state.matrices) if len(transitions) else state.matrices
+    matrices = lax.fori_loop(0, n_matrices, one, state.matrices) if n_matrices else state.matrices
     return state._replace(
         matrices=matrices, input_memory=memory, input_momentum=momentum, readout_memory=readout[0],
         readout_momentum=readout[1], kept=state.kept * (1 - rate * physics.decay),
         prediction=_ntk_step(shape, physics, state, rate, delta, feature, gradient),
     )  # fmt: skip
-
-
-def _transitions(shape: Shape) -> np.ndarray:
-    """Which transitions every matrix makes, (matrix, transition): all of them where weights are tied, one where not."""
-    n_matrices = len(set(shape.matrices))
-    return np.argsort(shape.matrices, kind="stable").reshape(n_matrices, -1 if n_matrices else 0)
 
 
 def _shake(physics: Physics, state: State, rate: Array) -> State:
@@ -261,18 +254,6 @@ def _shake(physics: Physics, state: State, rate: Array) -> State:
     )  # fmt: skip
 
 
-def _mover(shape: Shape, physics: Physics, rate: Array):
-    """One update of a memory and its momentum by the sum Σ Δ g φ."""
-
-    def move(memory: Array, momentum: Array, kick: Array) -> tuple[Array, Array]:
-        if shape.momentum:
-            inertia = physics.momentum * rate
-            momentum = kick = (1 - inertia) * momentum + inertia * kick
-        return (1 - rate * physics.decay) * memory + rate * kick, momentum
-
-    return move
-
-
 def _ntk_step(shape: Shape, physics: Physics, state: State, rate, delta, feature, gradient) -> Array:
     """Where A = B = 0 the outputs follow the tangent kernel, Eq. (dynamics.27); <zφ> would miss layers."""
     if shape.responses:
@@ -295,7 +276,9 @@ def tangent_kernel(shape: Shape, physics: Physics, feature: Array, gradient: Arr
             if o == p:
                 total = total.at[i, j].add(physics.readout_variance * dot(feature[c], feature[d], weight))
     share, root = jnp.sqrt(gradient_shares(physics)), jnp.append(0.0, jnp.sqrt(physics.weight_variance))
-    pairs = _coupled_pairs(shape, len(feature))
+    leads, states = (-1, *shape.matrices), range(len(feature))
+    coupled = [(k, l, leads[k] == leads[l]) for k in states for l in states[k:]]  # whether one matrix leads into both
+    pairs = np.array([pair for pair in coupled if pair[2] or shape.shared_inputs], int)
 
     def one(i, total):
         k, l, same = jnp.asarray(pairs)[i]
@@ -305,13 +288,6 @@ def tangent_kernel(shape: Shape, physics: Physics, feature: Array, gradient: Arr
         return total + term + (k != l) * term.transpose(1, 0, 3, 2)
 
     return lax.fori_loop(0, len(pairs), one, total)
-
-
-def _coupled_pairs(shape: Shape, n_states: int) -> np.ndarray:
-    """Rows (k, l, whether one matrix leads into both) of states k ≤ l that share weights."""
-    matrices = (-1, *shape.matrices)
-    pairs = [(k, l, matrices[k] == matrices[l]) for k in range(n_states) for l in range(k, n_states)]
-    return np.array([pair for pair in pairs if pair[2] or shape.shared_inputs], int)
 
 
 def label_alignment(labels: Array, feature: Array, weight: float | Array) -> Array:

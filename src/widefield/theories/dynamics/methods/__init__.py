@@ -1,16 +1,21 @@
-"""Ways to solve the dynamics, in the order in which they are tried."""
+"""Ways to solve the dynamics: modules of two functions, tried in order; the first that covers a question solves it."""
 
-from widefield.theories.dynamics.methods.flow import Flow, LazyFlow
-from widefield.theories.dynamics.methods.lazy import Lazy
-from widefield.theories.dynamics.methods.method import Method
-from widefield.theories.dynamics.methods.paths import March
-from widefield.theories.dynamics.methods.perturbative import Perturbative
-from widefield.theories.dynamics.methods.perturbative_linear import PerturbativeLinear
-from widefield.theories.dynamics.methods.two_layers import TwoLayers
-from widefield.theories.dynamics.methods.whitened import Whitened
+from typing import Protocol
 
-ORDER: tuple[Method, ...] = (
-    LazyFlow(), Lazy(), PerturbativeLinear(), Perturbative(), TwoLayers(), Whitened(), Flow(), March(),
-)  # fmt: skip
+from widefield.theories.dynamics.curves import TrainingCurves
+from widefield.theories.dynamics.methods import flow, lazy, paths, perturbative, two_layers, whitened
+from widefield.theories.dynamics.problem import Problem
+from widefield.theories.dynamics.request import Request
 
-__all__ = ["ORDER", "Method"]
+
+class Method(Protocol):
+    """One way from a problem to its training curves."""
+
+    def covers(self, problem: Problem, request: Request) -> bool:
+        """Whether this method is meant for the problem and has every field that is asked for."""
+
+    def solve(self, problem: Problem, request: Request) -> TrainingCurves | None:
+        """The curves with what they are judged by; None where they are not good enough, and the next method is tried."""
+
+
+ORDER: tuple[Method, ...] = (lazy, perturbative, two_layers, whitened, flow, paths)

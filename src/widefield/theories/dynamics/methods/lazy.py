@@ -3,55 +3,48 @@
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.answer.certificate import SolveError, Status
+from widefield.answer.certificate import SolveError
 from widefield.gaussian import expectation
-from widefield.theories.dynamics import losses
-from widefield.theories.dynamics.curves import Estimate, TrainingCurves, divergence_note, size
+from widefield.theories.dynamics.curves import Estimate, TrainingCurves, divergence, size
 from widefield.theories.dynamics.march.batch import DIVERGED
 from widefield.theories.dynamics.march.kernels import tangent_alignment
 from widefield.theories.dynamics.march.responses import weight_mask
 from widefield.theories.dynamics.march.step import label_cosine
-from widefield.theories.dynamics.methods.method import Method
-from widefield.theories.dynamics.problem import Problem
+from widefield.theories.dynamics.problem import Problem, total_loss
 from widefield.theories.dynamics.request import KERNELS, Request
 from widefield.theories.prior.core import Target, fill_matrices
 
 PRIOR_RTOL = 1e-10  # of averages in the random network
 
 
-class Lazy(Method):
-    """Eqs. (dynamics.25), (dynamics.26): the kernels of the prior."""
+def covers(problem: Problem, request: Request) -> bool:
+    """The lazy limit of descent."""
+    return request.method == "lazy" and not problem.training.flow
 
-    def covers(self, problem: Problem, request: Request) -> bool:
-        """The lazy limit of descent."""
-        return request.method == "lazy" and not problem.training.flow
 
-    def solve(self, problem: Problem, request: Request) -> TrainingCurves:
-        """Outputs by recursion; descent does not amplify what an error of the tangent kernel adds to them at every step."""
-        every_state = "state_prediction" in request.fields or len(problem.readouts) > 1
-        tangent, accuracy = tangent_kernel(problem, every_state)
-        prediction, loss = _descent(problem, tangent)
-        bad = ~(loss <= DIVERGED * max(loss[0], 1.0))
-        stop = int(np.argmax(bad)) if bad.any() else None
-        read = list(problem.readouts)
-        outputs = prediction[:stop, read]
-        path = np.linalg.norm(
-            np.abs(np.diff(outputs, axis=0)).sum(axis=0)
-        )  # a shift of the kernel shifts outputs by its share of this
-        error = accuracy * float(path) / size(outputs, problem.least_output)
-        if stop is not None:
-            prediction[stop:], loss[stop:] = np.inf, np.inf
-        n, n_rows = problem.task.n_samples, len(problem.rates)
-        ntk = _over_outputs(tangent[read], problem.labels.shape[2])
-        ntk = np.broadcast_to(ntk, (n_rows, *ntk.shape))
-        kernels = _static_kernels(problem, request)
-        if "ntk_alignment" in request.fields:
-            kernels["ntk_alignment"] = Estimate(tangent_alignment(problem.labels, ntk[..., :n, :n]))
-        return TrainingCurves(
-            Estimate(prediction), Estimate(loss), Estimate(ntk), kernels, error=error, rtol=request.limit(sampled=False),
-            failure=None if stop is None else Status.diverged, diverged_at=stop,
-            notes=() if stop is None else (divergence_note(stop),), diagnostics={"solver": "static kernel"},
-        )  # fmt: skip
+def solve(problem: Problem, request: Request) -> TrainingCurves:
+    """Outputs by the recursion (dynamics.25); descent does not amplify what an error of the tangent kernel adds at every step."""
+    read, n, n_rows = list(problem.readouts), problem.task.n_samples, len(problem.rates)
+    tangent, accuracy = _tangent_kernel(problem, "state_prediction" in request.fields or len(read) > 1)
+    prediction, loss = _descent(problem, tangent)
+    bad = ~(loss <= DIVERGED * max(loss[0], 1.0))
+    stop = int(np.argmax(bad)) if bad.any() else None
+    outputs = prediction[:stop, read]
+    path = np.linalg.norm(
+        np.abs(np.diff(outputs, axis=0)).sum(axis=0)
+    )  # a share of the kernel shifts outputs by that of it
+    error = accuracy * float(path) / size(outputs, problem.least_output)
+    if stop is not None:
+        prediction[stop:], loss[stop:] = np.inf, np.inf
+    ntk = _over_outputs(problem, tangent[read])
+    ntk = np.broadcast_to(ntk, (n_rows, *ntk.shape))
+    kernels = {"ntk": Estimate(ntk)} | _static_kernels(problem, request)
+    if "ntk_alignment" in request.fields:
+        kernels["ntk_alignment"] = Estimate(tangent_alignment(problem.labels, ntk[..., :n, :n]))
+    return TrainingCurves(
+        Estimate(prediction), Estimate(loss), kernels, error=error, rtol=request.limit(sampled=False),
+        diagnostics={"solver": "static kernel"}, **divergence(stop),
+    )  # fmt: skip
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a divergence is seen in its loss
@@ -65,7 +58,7 @@ def _descent(problem: Problem, tangent: np.ndarray) -> tuple[np.ndarray, np.ndar
     for rate in problem.rates:
         outputs.append(f)
         train = jnp.asarray(f[read][:, :n])
-        values.append(float(losses.total(problem.loss, train, labels)))
+        values.append(float(total_loss(problem.loss, train, labels)))
         delta = -np.asarray(shape.gradient(train, labels))
         kick = np.einsum("cdpq,dqo->cpo", tangent[..., :n], delta)
         inertia = 1.0 if tau is None else rate / tau
@@ -74,19 +67,18 @@ def _descent(problem: Problem, tangent: np.ndarray) -> tuple[np.ndarray, np.ndar
     return np.asarray(outputs), np.asarray(values)
 
 
-def tangent_kernel(problem: Problem, every_state: bool) -> tuple[np.ndarray, float]:
+def _tangent_kernel(problem: Problem, every_state: bool) -> tuple[np.ndarray, float]:
     """The prior's NTK (state, readout, sample, sample_), training and test inputs together, and its relative error.
 
     Rows of states that are not read out are zero unless ``every_state`` is wanted: they need all pairs of states.
     """
-    network, read = problem.network, list(problem.readouts)
-    x = problem.task.sequences(network.depth, test=True)
-    samples, states = range(len(x)), range(network.depth)
-    kernel = np.zeros((network.depth, len(read), len(x), len(x)))
-    error = 0.0
-    if every_state or read != [network.depth - 1]:
-        kernel, error = _random(problem, x, Target("tangent", states, read, samples, samples))
-    if read == [network.depth - 1]:
+    depth, read = problem.network.depth, list(problem.readouts)
+    x = problem.task.sequences(depth, test=True)
+    samples = range(len(x))
+    kernel, error = np.zeros((depth, len(read), len(x), len(x))), 0.0
+    if every_state or read != [depth - 1]:
+        kernel, error = _random(problem, x, Target("tangent", range(depth), read, samples, samples))
+    if read == [depth - 1]:
         kernel[-1, 0], last = _random(problem, x, Target("tangent", None, None, samples, samples))
         error = max(error, last)
     return kernel, error
@@ -102,11 +94,10 @@ def _random(problem: Problem, x: np.ndarray, target: Target) -> tuple[np.ndarray
     return matrices.arrays[target.field], matrices.error or 0.0
 
 
-def _over_outputs(kernel: np.ndarray, n_outputs: int) -> np.ndarray:
-    """(channel, channel_, sample, sample_) from one kernel (readout, readout_, …) for all outputs."""
-    spread = np.einsum("cdpq,oz->cozdpq", kernel, np.eye(n_outputs)).transpose(0, 1, 3, 2, 4, 5)
-    n_channels = len(kernel) * n_outputs
-    return spread.reshape(n_channels, n_channels, *kernel.shape[2:])
+def _over_outputs(problem: Problem, kernel: np.ndarray) -> np.ndarray:
+    """(channel, channel_, …) from one kernel (readout, readout_, …) for all outputs."""
+    spread = np.einsum("cd...,oz->codz...", kernel, np.eye(problem.shape.n_outputs))
+    return spread.reshape(problem.n_channels, problem.n_channels, *kernel.shape[2:])
 
 
 def _static_kernels(problem: Problem, request: Request) -> dict[str, Estimate]:
@@ -122,9 +113,8 @@ def _static_kernels(problem: Problem, request: Request) -> dict[str, Estimate]:
         """(…, state, state_, at, at_, sample, sample_)."""
         if problem.by_layer:
             kernel = np.stack([kernel[..., k, [k], :, :] for k in range(depth)], axis=-4)
-        return Estimate(
-            np.broadcast_to(kernel[..., None, None, :, :], (*kernel.shape[:-2], *times, *kernel.shape[-2:]))
-        )
+        spread = kernel[..., None, None, :, :]
+        return Estimate(np.broadcast_to(spread, (*kernel.shape[:-2], *times, *kernel.shape[-2:])))
 
     kernels = {}
     if "feature_kernel" in request.fields:
@@ -139,24 +129,19 @@ def _static_kernels(problem: Problem, request: Request) -> dict[str, Estimate]:
 
 def _gradient_kernel(problem: Problem, hidden: np.ndarray) -> np.ndarray:
     """G (channel, channel_, state, state_, sample, sample_) of the random network, Eq. (dynamics.26), from the covariance of h."""
-    depth, n, v = problem.network.depth, hidden.shape[-1], problem.network.readout_variance
-    variances = np.stack([np.diag(hidden[k, k]) for k in range(depth)])
+    depth, n, read = problem.network.depth, hidden.shape[-1], problem.readouts
     pairs = [(k, l) for k in range(depth) for l in range(depth) if k == l or not problem.by_layer]
-    slopes = {(k, l): _slopes(problem, variances[k], variances[l], hidden[k, l]) for k, l in pairs}
-    G = np.zeros((len(problem.readouts), len(problem.readouts), depth, depth, n, n))
-    for i, c in enumerate(problem.readouts):
-        for j, d in enumerate(problem.readouts):
+    G, slopes = np.zeros((len(read), len(read), depth, depth, n, n)), {}
+    for k, l in pairs:
+        q, p = np.diag(hidden[k, k])[:, None], np.diag(hidden[l, l])[None, :]
+        bound = np.sqrt(q * p)  # a covariance is that of a recursion and may be above it by a rounding
+        pair = np.clip(hidden[k, l], -bound, bound)
+        slopes[k, l] = expectation(problem.network.activation, q, p, pair, (1, 1)).value
+    for i, c in enumerate(read):
+        for j, d in enumerate(read):
             for k, l in sorted(pairs, reverse=True):
-                pulled = v if (k, l) == (c, d) else 0.0
+                pulled = problem.network.readout_variance if (k, l) == (c, d) else 0.0
                 if k < c and l < d:
                     pulled = pulled + weight_mask(problem, k + 1, l + 1) * G[i, j, k + 1, l + 1]
                 G[i, j, k, l] = slopes[k, l] * pulled
-    spread = np.einsum("cdklpq,oz->codzklpq", G, np.eye(problem.labels.shape[2]))
-    return spread.reshape(problem.n_channels, problem.n_channels, *G.shape[2:])
-
-
-def _slopes(problem: Problem, q: np.ndarray, p: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """<φ'φ'> (sample, sample_); covariances are those of a recursion and may be above their bound by a rounding."""
-    bound = np.sqrt(np.outer(q, p))
-    pair = np.clip(covariance, -bound, bound)
-    return expectation(problem.network.activation, q[:, None], p[None, :], pair, (1, 1)).value
+    return _over_outputs(problem, G)

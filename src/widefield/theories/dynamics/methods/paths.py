@@ -1,51 +1,54 @@
 """The march in batches of paths, with as many as the tolerance asks for; in exact coordinates where networks are linear."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
-from widefield.answer.certificate import Status
 from widefield.answer.progress import bar
 from widefield.theories.dynamics.curves import (
     Estimate,
     TrainingCurves,
-    divergence_note,
+    divergence,
     over_batches,
     relative_error,
     widened,
 )
-from widefield.theories.dynamics.march import observables
-from widefield.theories.dynamics.march.batch import TooFewPaths, march
-from widefield.theories.dynamics.march.observables import Observed
-from widefield.theories.dynamics.methods.method import Method
+from widefield.theories.dynamics.march import kernels, responses
+from widefield.theories.dynamics.march.batch import Arrays, Batch, TooFewPaths, march
+from widefield.theories.dynamics.march.step import gradient_shares
 from widefield.theories.dynamics.problem import LEFT_OUT, Problem
-from widefield.theories.dynamics.request import FIRST_PATHS, Request
+from widefield.theories.dynamics.request import AVERAGED, DRAWN, FIRST_PATHS, Request
 
 N_BATCHES = 8
 MOST_PATHS = 2**17
+N_DRAWN = 1024  # samples that are drawn where linear networks have coordinates
 MOST_KICKED = 2**14  # paths that are taken unasked to resolve kinks
+Made = TypeVar("Made")
 UNRESOLVED = "responses are smoothed: in some steps neurons move less than kicks at the kinks resolve; "
 
 
-class March(Method):
-    """One causal pass of Eqs. (dynamics.16), (dynamics.17): the full theory, and the one without responses, Eq. (dynamics.27)."""
+def covers(problem: Problem, request: Request) -> bool:
+    """Everything but the limits: the full theory, and the one without responses, Eq. (dynamics.27)."""
+    return request.method in ("full", "independent") and not problem.training.flow
 
-    def covers(self, problem: Problem, request: Request) -> bool:
-        """Everything but the limits."""
-        return request.method in ("full", "independent") and not problem.training.flow
 
-    def solve(self, problem: Problem, request: Request) -> TrainingCurves:
-        """Once for linear networks, otherwise in batches, with as many paths as the tolerance asks for."""
-        if problem.exact:
-            return gather(problem, [one_batch(problem, request, 0, 1)], request, None)
-        if request.rtol is not None:
-            return _to_tolerance(problem, request, request.rtol)
-        if request.paths is not None:
-            return with_note(sampled(problem, request, request.paths, fixed=True))
-        curves = _resolved(problem, request, sampled(problem, request, FIRST_PATHS, fixed=False))
-        while curves.failure is None and curves.error > curves.rtol and 4 * (curves.n_paths or 0) <= MOST_PATHS:
-            curves = sampled(problem, request, 4 * (curves.n_paths or 0), fixed=False)
-        return with_note(curves)
+def solve(problem: Problem, request: Request) -> TrainingCurves:
+    """Once for linear networks, otherwise in batches, with as many paths as the tolerance asks for."""
+    if problem.exact:
+        return gather(problem, [one_batch(problem, request, 0, 1)], request, None)
+    if request.rtol is not None:
+        return _to_tolerance(problem, request, request.rtol)
+    if request.paths is not None:
+        return with_note(sampled(problem, request, request.paths, fixed=True))
+    curves = sampled(problem, request, FIRST_PATHS, fixed=False)
+    needed = 1.1 * curves.paths_needed
+    if (curves.n_paths or 0) < needed <= MOST_KICKED:  # for kicks at kinks
+        curves = sampled(problem, request, 2 ** int(np.ceil(np.log2(needed))), fixed=False)
+    while curves.failure is None and curves.error > curves.rtol and 4 * (curves.n_paths or 0) <= MOST_PATHS:
+        curves = sampled(problem, request, 4 * (curves.n_paths or 0), fixed=False)
+    return with_note(curves)
 
 
 def with_note(curves: TrainingCurves) -> TrainingCurves:
@@ -57,19 +60,17 @@ def with_note(curves: TrainingCurves) -> TrainingCurves:
     return replace(curves, notes=(*curves.notes, note))
 
 
-def _resolved(problem: Problem, request: Request, curves: TrainingCurves) -> TrainingCurves:
-    """Again with the paths that kicks at kinks need, where these are not too many."""
-    needed = 1.1 * curves.paths_needed
-    if (curves.n_paths or 0) < needed <= MOST_KICKED:
-        return sampled(problem, request, 2 ** int(np.ceil(np.log2(needed))), fixed=False)
-    return curves
-
-
 def sampled(problem: Problem, request: Request, n_paths: int, *, fixed: bool) -> TrainingCurves:
-    """Means over batches; twice the paths where directions need them, unless their number is ``fixed``."""
+    """Means over batches of ``n_paths``, or more unless their number is ``fixed``."""
+    one = lambda n: gather(problem, all_batches(problem, request, n), request, n)  # noqa: E731
+    return with_enough_paths(one, n_paths, fixed)
+
+
+def with_enough_paths(make: Callable[[int], Made], n_paths: int, fixed: bool) -> Made:
+    """``make(n_paths)``; twice the paths where directions need them, unless their number is ``fixed``."""
     while True:
         try:
-            return gather(problem, all_batches(problem, request, n_paths), request, n_paths)
+            return make(n_paths)
         except TooFewPaths:
             if fixed or 2 * n_paths > MOST_PATHS:
                 raise
@@ -98,53 +99,91 @@ def _to_tolerance(problem: Problem, request: Request, rtol: float) -> TrainingCu
         before = curves
 
 
-def unfinished(problem: Problem, why: TooFewPaths, request: Request) -> TrainingCurves:
-    """No numbers: at some step more directions opened than the paths can tell apart."""
-    n_rows, n_states, n_samples = len(problem.rates), *problem.physics.inputs.shape[:2]
-    nothing = Estimate(np.full((n_rows, n_states, n_samples, problem.shape.n_outputs), np.nan))
-    return TrainingCurves(
-        nothing, Estimate(np.full(n_rows, np.nan)), rtol=request.limit(sampled=True), failure=Status.not_converged,
-        n_paths=request.paths, notes=(f"stopped at step {why.step}: {why}",),
-    )  # fmt: skip
-
-
-def all_batches(problem: Problem, request: Request, n_paths: int) -> list[Observed]:
+def all_batches(problem: Problem, request: Request, n_paths: int) -> list[Batch]:
     """Independent batches of paths."""
     return [one_batch(problem, request, n_paths, b) for b in range(N_BATCHES)]
 
 
-def one_batch(problem: Problem, request: Request, n_paths: int, batch: int) -> Observed:
+def one_batch(problem: Problem, request: Request, n_paths: int, batch: int) -> Batch:
     """One batch reduced to what is kept of it."""
     n_states, n_samples, _ = problem.physics.inputs.shape
+    n_rows = len(problem.rates)
     work = 3e-7 * max(n_paths, 500) * n_states * n_samples
-    at, n_rows = observables.rows_needed(problem, request.at, request.fields), len(problem.rates)
+    rows = range(n_rows) if request.responses else request.at  # responses at one step are made of all before it
     with bar(f"batch {batch + 1}", n_rows, request.progress, work * n_rows) as advance:
-        one = march(problem, n_paths, request.seed, batch, ntk=request.ntk, at=at, advance=advance)
-    return observables.observe(problem, one, request.at, request.fields, request.seed, request.progress)
+        marched = march(problem, n_paths, request.seed, batch, ntk=request.ntk, at=rows, advance=advance)
+    return _observed(problem, marched, request, len(rows))
 
 
-def gather(problem: Problem, observed: list[Observed], request: Request, n_paths: int | None) -> TrainingCurves:
+def _observed(problem: Problem, batch: Batch, request: Request, n_rows: int) -> Batch:
+    """What the fields need of one batch: kernels, cosines with that of the labels, samples and responses."""
+    at, fields = request.at, request.fields
+    averages: Arrays = {}
+    if "alignment" in fields:
+        averages["alignment"] = batch.alignment
+    if "ntk_alignment" in fields and batch.ntk is not None:
+        averages["ntk_alignment"] = kernels.tangent_alignment(problem.labels, batch.ntk)
+    if len(batch.samples) < n_rows:
+        return replace(batch, samples={}, averages=averages)
+    chosen, n, by_layer = {t: batch.samples[t] for t in at}, problem.task.n_samples, problem.by_layer
+    if "feature_kernel" in fields:
+        averages["feature_kernel"] = kernels.features(chosen, batch.weight, n, by_layer)
+    if "gradient_kernel" in fields:
+        share = np.sqrt(gradient_shares(problem.physics))
+        shares = share[:, None] ** 2 if by_layer else np.outer(share, share)
+        kernel = kernels.gradients(chosen, batch.weight, n, by_layer)
+        averages["gradient_kernel"] = kernel * shares[:, :, None, None, None, None]
+    draws = {name: kernels.stack(chosen, name)[..., :n, :] for name in DRAWN if name in fields}
+    if problem.exact:  # h and z are made of the same noises
+        noise = lambda size: np.random.default_rng(request.seed).standard_normal((size, N_DRAWN))  # noqa: E731
+        draws = {name: value @ noise(value.shape[-1]) for name, value in draws.items()}
+    batch = replace(batch, averages=averages, draws=draws)
+    if not request.responses:
+        return replace(batch, samples={})
+    values, changes, needed = responses.responses(problem, batch, at, request.progress)
+
+    def pick(pair: responses.Pair | None) -> Arrays:
+        named = zip(responses.NAMES, pair or (), strict=False)
+        return {name: v[:, :, :, list(at)][:, :, :, :, list(at)] for name, v in named if name in fields}
+
+    averages |= pick(values)
+    return replace(batch, samples={}, averages=averages, changes=pick(changes), paths_needed=needed)
+
+
+def gather(problem: Problem, batches: list[Batch], request: Request, n_paths: int | None) -> TrainingCurves:
     """Means over batches, and what the certificate says of them."""
-    batches = [one.batch for one in observed]
     unopened = LEFT_OUT * problem.tolerances(n_paths or 1)[0]
     curve = lambda rows: widened(over_batches(rows), unopened, len(problem.rates))  # noqa: E731
     prediction = curve([one.prediction for one in batches])
-    averages, draws = observables.gathered(observed)
-    stops = [one.diverged_at for one in batches if one.diverged_at is not None]
+    averages, draws = _gathered(batches)
     directions = [max(counts) for counts in zip(*(one.n_directions for one in batches), strict=True)]
-    needed = max(one.paths_needed for one in observed)
-    notes = (divergence_note(min(stops)),) if stops else ()
-    if n_paths is not None and needed > n_paths:
-        raised = f"raise `paths` to {needed:.0f} or " if np.isfinite(needed) else ""
-        notes = (*notes, f"{UNRESOLVED}{raised}ask for other steps with `at`")
+    needed = max(one.paths_needed for one in batches)
+    stop = min((one.diverged_at for one in batches if one.diverged_at is not None), default=None)
     error = unopened if n_paths is None else relative_error(prediction, problem.readouts, least=problem.least_output)
-    return TrainingCurves(
-        prediction, curve([one.loss for one in batches]),
-        curve([one.ntk for one in batches if one.ntk is not None]) if request.ntk else None,
-        {name: widened(estimate, unopened) for name, estimate in averages.items()}, draws,
+    kernels = {name: widened(estimate, unopened) for name, estimate in averages.items()}
+    if request.ntk:
+        kernels["ntk"] = curve([one.ntk for one in batches if one.ntk is not None])
+    curves = TrainingCurves(
+        prediction, curve([one.loss for one in batches]), kernels, draws,
         residual=float(np.max([one.loss_of_orthogonality for one in batches])), error=error,
-        rtol=request.limit(n_paths is not None), failure=Status.diverged if stops else None, n_paths=n_paths,
-        paths_needed=needed if n_paths is not None and needed > n_paths else 0.0,
-        diverged_at=min(stops) if stops else None, notes=notes,
-        diagnostics={"solver": "coordinates" if problem.exact else "paths", "directions": directions},
+        rtol=request.limit(n_paths is not None), n_paths=n_paths,
+        diagnostics={"solver": "coordinates" if problem.exact else "paths", "directions": directions}, **divergence(stop),
     )  # fmt: skip
+    if n_paths is None or needed <= n_paths:
+        return curves
+    raised = f"raise `paths` to {needed:.0f} or " if np.isfinite(needed) else ""
+    note = f"{UNRESOLVED}{raised}ask for other steps with `at`"
+    return replace(curves, paths_needed=needed, notes=(*curves.notes, note))
+
+
+def _gathered(batches: list[Batch]) -> tuple[dict[str, Estimate], Arrays]:
+    """Means over batches, and all their samples together; what a batch lacks is left out."""
+    common = lambda attribute: set.intersection(*(set(getattr(one, attribute)) for one in batches))  # noqa: E731
+    averaged, changed, drawn = (common(name) for name in ("averages", "changes", "draws"))
+    averages = {name: over_batches([one.averages[name] for one in batches]) for name in AVERAGED if name in averaged}
+    for name in changed:  # half of what extrapolation changed is added to the error
+        error = 0.0 if averages[name].stderr is None else averages[name].stderr
+        change = over_batches([one.changes[name] for one in batches]).value / 2
+        averages[name] = Estimate(averages[name].value, np.hypot(error, change))
+    draws = {name: np.concatenate([one.draws[name] for one in batches], axis=-1) for name in DRAWN if name in drawn}
+    return averages, draws

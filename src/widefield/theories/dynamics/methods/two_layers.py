@@ -1,13 +1,12 @@
-r"""Two-layer networks: every neuron follows its own equation of motion, and averages are deterministic.
+r"""Two-layer networks: every neuron follows its own equation of motion, Eq. (dynamics.21), and averages are deterministic.
 
-.. math::
-    h_\mu = La, \qquad f = \frac{\sqrt v}{\gamma_0}\langle V\varphi(h)\rangle, \qquad
-    a \leftarrow a + \eta\gamma_0L^T[\Delta\cdot\sqrt vV\,\varphi'(h)], \qquad
-    V \leftarrow V + \eta\gamma_0\sqrt v\,\Delta^T\varphi(h)
+The initial :math:`a` (one entry per direction of the input kernel :math:`LL^T`) and :math:`V` (one per output) are standard normal
+and nothing random enters later: with at most three of them, averages are quadratures. Given the errors
+:math:`\Delta(t)` neurons do not interact.
 
-Eq. (dynamics.21); Eq. 66 of Bordelon & Pehlevan (2022), for finite steps. The initial :math:`a` (one entry per direction of the input kernel
-:math:`LL^T`) and :math:`V` (one per output) are standard normal and nothing random enters later: with at most three of
-them, averages are quadratures. Given the errors :math:`\Delta(t)` neurons do not interact.
+Method: rules of doubling resolution until outputs change by less than the tolerance; with ``flow`` they halve the steps of a
+fourth-order Runge–Kutta method as well. Error: the change from the rule before, of every field; that of the outputs,
+relative to their size, in the certificate.
 """
 
 from collections.abc import Callable
@@ -20,19 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from widefield.answer.certificate import Status
 from widefield.answer.progress import bar
-from widefield.theories.dynamics import losses
-from widefield.theories.dynamics.curves import Estimate, TrainingCurves, divergence_note, size, to_the_end
+from widefield.theories.dynamics.curves import Estimate, TrainingCurves, divergence, size, to_the_end
 from widefield.theories.dynamics.march import kernels, noise
 from widefield.theories.dynamics.march.batch import SiteValues, diverges
-from widefield.theories.dynamics.march.observables import DRAWN
 from widefield.theories.dynamics.march.step import Physics, initial_scales, label_alignment
-from widefield.theories.dynamics.methods.method import Method
 from widefield.theories.dynamics.methods.nodes import HOMOGENEOUS, MOST_DIMENSIONS, Rule, rules
 from widefield.theories.dynamics.methods.paths import N_BATCHES
-from widefield.theories.dynamics.problem import Problem
-from widefield.theories.dynamics.request import DETERMINISTIC_RTOL, FIRST_PATHS, KERNELS, Request
+from widefield.theories.dynamics.problem import Problem, total_loss
+from widefield.theories.dynamics.request import DETERMINISTIC_RTOL, DRAWN, FIRST_PATHS, KERNELS, Request
 
 GOAL = 1e-4  # of the error of outputs where no rtol is given: aimed at; the default rtol is still accepted
 MOST_NODES, MOST_NODES_ASKED = 2**20, 2**23  # without and with rtol
@@ -71,25 +66,20 @@ class RuleCurves:
     substeps: int | None  # of a flow
 
 
-class TwoLayers(Method):
-    """Rules of doubling resolution until outputs change by less than the tolerance; with ``flow`` they halve the steps of a
-    fourth-order Runge–Kutta method as well. Error: the change from the rule before, of every field; that of the outputs,
-    relative to their size, in the certificate.
-    """
+def covers(problem: Problem, request: Request) -> bool:
+    """Two layers, nonlinear, without Langevin noise, with few enough Gaussians and no wish for sampled paths."""
+    if problem.network.depth != 1 or problem.exact or problem.training.temperature or request.method != "full":
+        return False
+    few = problem.inputs.root.shape[-1] + problem.shape.n_outputs <= MOST_DIMENSIONS
+    return few and request.paths is None and not request.responses
 
-    def covers(self, problem: Problem, request: Request) -> bool:
-        """Two layers, nonlinear, without Langevin noise, with few enough Gaussians and no wish for sampled paths."""
-        if problem.network.depth != 1 or problem.exact or problem.training.temperature or request.method != "full":
-            return False
-        few = problem.inputs.root.shape[-1] + problem.shape.n_outputs <= MOST_DIMENSIONS
-        return few and request.paths is None and not request.responses
 
-    def solve(self, problem: Problem, request: Request) -> TrainingCurves | None:
-        """None where no tolerance is given and the rules do not meet the default one."""
-        coarse, fine, error = refined(problem, request)
-        if coarse is None or fine is None or (request.rtol is None and error > DETERMINISTIC_RTOL):
-            return None
-        return _training_curves(problem, request, coarse, fine, error)
+def solve(problem: Problem, request: Request) -> TrainingCurves | None:
+    """None where no tolerance is given and the rules do not meet the default one."""
+    coarse, fine, error = refined(problem, request)
+    if coarse is None or fine is None or (request.rtol is None and error > DETERMINISTIC_RTOL):
+        return None
+    return _training_curves(problem, request, coarse, fine, error)
 
 
 def refined(problem: Problem, request: Request) -> tuple[RuleCurves | None, RuleCurves | None, float]:
@@ -103,18 +93,14 @@ def refined(problem: Problem, request: Request) -> tuple[RuleCurves | None, Rule
         if flow and 4 * 2**level * len(rule.weights) > MOST_WORK * most:
             break
         coarse, fine = fine, _march(problem, request, rule, 2**level if flow else None)
-        error = np.inf if coarse is None else _change(coarse, fine, problem.least_output)
+        if coarse is not None and coarse.diverged_at == fine.diverged_at:
+            before, after = (one.prediction[: fine.diverged_at] for one in (coarse, fine))
+            error = float(np.abs(after - before).max()) / size(after, problem.least_output)
+        else:
+            error = np.inf
         if error <= (request.rtol or GOAL):
             break
     return coarse, fine, error
-
-
-def _change(coarse: RuleCurves, fine: RuleCurves, least: float) -> float:
-    """Largest change of an output, relative to their size; infinite where only one rule diverges."""
-    if coarse.diverged_at != fine.diverged_at:
-        return np.inf
-    rows = slice(fine.diverged_at)
-    return float(np.abs(fine.prediction[rows] - coarse.prediction[rows]).max()) / size(fine.prediction[rows], least)
 
 
 def _march(problem: Problem, request: Request, rule: Rule, substeps: int | None) -> RuleCurves:
@@ -129,25 +115,27 @@ def _march(problem: Problem, request: Request, rule: Rule, substeps: int | None)
     with bar(f"{len(rule.weights)} nodes", n_rows, request.progress, work) as advance:
         for t, rate in enumerate(problem.rates):
             f, delta, *row = (np.asarray(v) for v in _observe(*function, *observed, physics, weights, motion.site))
-            value = float(losses.total(problem.loss, jnp.asarray(f[None, : shape.n_train]), physics.labels))
+            value = float(total_loss(problem.loss, jnp.asarray(f[None, : shape.n_train]), physics.labels))
             if diverges(f, value, rows[0][-1] if rows else None):
                 stop = t
                 break
-            if substeps is None:
-                motion, errors = (
-                    descend(shape.activation, physics, motion, jnp.asarray(delta), jnp.asarray(rate)),
-                    delta,
-                )
-            else:
-                stages = []
-                for _ in range(substeps):
-                    motion, deltas = advance_flow(*function, physics, weights, motion, jnp.asarray(rate / substeps))
-                    stages.append(np.asarray(deltas))
-                errors = np.stack(stages)
+            motion, errors = _moved(problem, weights, motion, delta, rate, substeps)
             rows.append((f, errors, *row, value))
             advance(1)
     f, errors, ntk, aligned, values = (to_the_end(column, n_rows) for column in zip(*rows, strict=True))
     return RuleCurves(rule, f, errors, values, ntk if request.ntk else None, aligned, stop, substeps)
+
+
+def _moved(problem: Problem, weights: Array, motion: Motion, delta: np.ndarray, rate: float, substeps: int | None):
+    """Neurons after one step, and the errors that drove it: ``delta`` in descent."""
+    physics, shape, stages = problem.physics, problem.shape, []
+    if substeps is None:
+        return descend(shape.activation, physics, motion, jnp.asarray(delta), jnp.asarray(rate)), delta
+    for _ in range(substeps):
+        time = jnp.asarray(rate / substeps)
+        motion, deltas = advance_flow(shape.activation, shape.gradient, physics, weights, motion, time)
+        stages.append(np.asarray(deltas))
+    return motion, np.stack(stages)
 
 
 def start(physics: Physics, nodes: Array) -> Motion:
@@ -254,41 +242,41 @@ def _runge_kutta(
 def _training_curves(
     problem: Problem, request: Request, coarse: RuleCurves, fine: RuleCurves, error: float
 ) -> TrainingCurves:
-    """Every field of the finer rule with its change from the coarser one."""
-    with np.errstate(invalid="ignore"):
-        change = lambda a, b: np.where(np.isfinite(a), np.abs(a - b), np.inf)  # noqa: E731
-        kinked = bool(problem.network.activation.breaks)
-        curve = lambda a, b: Estimate(a, _largest(change(a, b), kinked))  # noqa: E731
-        prediction, loss = curve(fine.prediction[:, None], coarse.prediction[:, None]), curve(fine.loss, coarse.loss)
-        ntk, made = None, {"alignment": curve(fine.alignment, coarse.alignment)}
-        if fine.ntk is not None and coarse.ntk is not None:
-            ntk = curve(fine.ntk, coarse.ntk)
-            cosines = (kernels.tangent_alignment(problem.labels, one) for one in (fine.ntk, coarse.ntk))
-            made["ntk_alignment"] = curve(*cosines)
-    draws: dict[str, np.ndarray] = {}
-    asked = set(KERNELS) & set(request.fields)
+    """Every field of the finer rule with its change from the coarser one.
+
+    That of a curve (step, …) is the largest so far, since it may pass through zero; where activations have a kink, that of
+    all steps: at first so few neurons cross it that no rule may see them.
+    """
+    asked, draws = [name for name in KERNELS if name in request.fields], {}
+
+    def change(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        with np.errstate(invalid="ignore"):
+            return np.where(np.isfinite(a), np.abs(a - b), np.inf)
+
+    def curve(a: np.ndarray, b: np.ndarray) -> Estimate:
+        error = change(a, b)
+        if problem.network.activation.breaks:
+            lasts = np.isfinite(error)
+            error = np.where(lasts, np.where(lasts, error, 0.0).max(axis=0), np.inf)
+        return Estimate(a, np.maximum.accumulate(error))
+
+    made = {"alignment": curve(fine.alignment, coarse.alignment)}
+    if fine.ntk is not None and coarse.ntk is not None:
+        made["ntk"] = curve(fine.ntk, coarse.ntk)
+        cosines = (kernels.tangent_alignment(problem.labels, one) for one in (fine.ntk, coarse.ntk))
+        made["ntk_alignment"] = curve(*cosines)
     if fine.diverged_at is None and asked:
         both = [two_times(problem, one, request.at, asked) for one in (fine, coarse)]
         made |= {name: Estimate(both[0][name], change(both[0][name], both[1][name])) for name in asked}
-    if fine.diverged_at is None and set(DRAWN) & set(request.fields):
-        draws = _drawn(problem, fine, request)
+    if fine.diverged_at is None and set(DRAWN) & set(request.fields):  # the initial Gaussian pushed forward
+        nodes = next(noise.sampled_blocks([len(fine.rule.nodes)], N_BATCHES * FIRST_PATHS, request.seed, 0))
+        values, n = histories(problem, fine, np.asarray(nodes), request.at), problem.task.n_samples
+        draws = {name: kernels.stack(values, name)[..., :n, :] for name in DRAWN if name in request.fields}
     return TrainingCurves(
-        prediction, loss, ntk, made, draws, error=error, rtol=request.limit(sampled=False),
-        failure=None if fine.diverged_at is None else Status.diverged, diverged_at=fine.diverged_at,
-        notes=() if fine.diverged_at is None else (divergence_note(fine.diverged_at),),
+        curve(fine.prediction[:, None], coarse.prediction[:, None]), curve(fine.loss, coarse.loss), made, draws,
+        error=error, rtol=request.limit(sampled=False), **divergence(fine.diverged_at),
         diagnostics={"solver": "quadrature", "nodes": len(fine.rule.weights)},
     )  # fmt: skip
-
-
-def _largest(change: np.ndarray, kinked: bool) -> np.ndarray:
-    """Error of a curve (step, …): the largest change so far, since it may pass through zero.
-
-    Where activations have a kink, that of all steps: at first so few neurons cross it that no rule may see them.
-    """
-    if kinked:
-        lasts = np.isfinite(change)
-        change = np.where(lasts, np.where(lasts, change, 0.0).max(axis=0), np.inf)
-    return np.maximum.accumulate(change)
 
 
 def histories(problem: Problem, curves: RuleCurves, nodes: np.ndarray, at: tuple[int, ...]) -> dict[int, SiteValues]:
@@ -314,7 +302,7 @@ def _recorded(activation, physics: Physics, site: Site) -> tuple[Array, Array, A
     return phi[None], slope[None, None] * z, h[None], z
 
 
-def two_times(problem: Problem, curves: RuleCurves, at: tuple[int, ...], asked: set[str]) -> dict[str, np.ndarray]:
+def two_times(problem: Problem, curves: RuleCurves, at: tuple[int, ...], asked: list[str]) -> dict[str, np.ndarray]:
     """Two-time kernels, block by block of nodes."""
     total: dict[str, np.ndarray] = {}
     n, (nodes, weights) = problem.task.n_samples, curves.rule
@@ -328,11 +316,3 @@ def two_times(problem: Problem, curves: RuleCurves, at: tuple[int, ...], asked: 
             if name in asked:
                 total[name] = total.get(name, 0.0) + kernel(weighted, 1.0, n, by_layer=True)
     return total
-
-
-def _drawn(problem: Problem, curves: RuleCurves, request: Request) -> dict[str, np.ndarray]:
-    """h (at, 1, sample, path) and z (at, channel, 1, sample, path) of random neurons: the initial Gaussian pushed forward."""
-    n = problem.task.n_samples
-    nodes = noise.sampled(len(curves.rule.nodes), N_BATCHES * FIRST_PATHS, request.seed, 0)
-    values = histories(problem, curves, np.asarray(nodes), request.at)
-    return {name: kernels.stack(values, name)[..., :n, :] for name in DRAWN if name in request.fields}

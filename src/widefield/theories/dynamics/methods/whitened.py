@@ -2,14 +2,9 @@ r"""Whitened data: deep linear networks in the one dimension of the labels, at a
 
 Rotations of the samples, :math:`x \to Ox, y \to Oy`, leave a linear network and its squared loss as they are. Where
 :math:`K^x \propto 1` the rotation that turns :math:`y` into one axis leaves all other samples without labels and
-orthogonal to it: they move nothing and their outputs stay zero. One of them stands for all.
-
-.. math::
-    f = \hat y\,\tilde f, \qquad \Phi = \hat y\hat y^T\tilde\Phi_y + (1 - \hat y\hat y^T)\tilde\Phi_\perp, \qquad
-    G = \tilde G\,11^T
-
-Eq. (dynamics.24); Eqs. 82–83 of Bordelon & Pehlevan (2022), with the finite steps and protocols of the march, which does the work.
-Test inputs may lie anywhere. Error: K^x ∝ 1 is required to `WHITE`.
+orthogonal to it: they move nothing and their outputs stay zero. One of them stands for all, Eq. (dynamics.24), and the march of
+two samples, the labels' direction and one across it, does the work. Test inputs may lie anywhere. Error: K^x ∝ 1 is
+required to `WHITE`.
 """
 
 from dataclasses import replace
@@ -17,63 +12,57 @@ from dataclasses import replace
 import numpy as np
 
 from widefield.question.task import Task
-from widefield.theories.dynamics import losses
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves
-from widefield.theories.dynamics.methods.flow import Flow
-from widefield.theories.dynamics.methods.method import Method
-from widefield.theories.dynamics.methods.paths import March
-from widefield.theories.dynamics.problem import Inputs, Problem
+from widefield.theories.dynamics.methods import flow, paths
+from widefield.theories.dynamics.problem import Inputs, Problem, squared
 from widefield.theories.dynamics.request import Request
 
 WHITE = 1e-12  # largest deviation of the input kernel from a multiple of one, relative to it
 
 
-class Whitened(Method):
-    """The march of two samples, the labels' direction and one across it, with all samples put back."""
-
-    def covers(self, problem: Problem, request: Request) -> bool:
-        """Linear, squared loss, no biases, one label per sample, more than two samples, and white inputs at every state."""
-        network, task = problem.network, problem.task
-        if not problem.exact or request.method != "full" or problem.loss is not losses.squared:
-            return False
-        if task.n_samples < 3 or problem.labels.size != task.n_samples or np.any(network.bias_variances):
-            return False
-        if request.responses or not problem.labels.any():
-            return False
-        return is_white(task.sequences(network.depth))
-
-    def solve(self, problem: Problem, request: Request) -> TrainingCurves:
-        """By the march, or its limit."""
-        y = problem.labels.ravel()
-        along = y / np.linalg.norm(y)
-        asked = request
-        if "preactivation" in request.fields:
-            asked = replace(request, fields=tuple({*request.fields, "feature_kernel"}))
-        task = _rotated(problem.task, along)
-        small = replace(problem, task=task, inputs=Inputs(problem.network, task))
-        curves = (Flow() if problem.training.flow else March()).solve(small, asked)
-        kernels = {
-            name: _spread(name, value, along) for name, value in curves.kernels.items() if name in request.fields
-        }
-        return replace(
-            curves, prediction=curves.prediction.each(lambda v: _outputs(v, along)),
-            ntk=None if curves.ntk is None else curves.ntk.each(lambda v: _kernel(v[..., :2, :2], along)),
-            kernels=kernels, draws=_draws(curves, request, along), diagnostics=curves.diagnostics | {"solver": "whitened"},
-        )  # fmt: skip
+def covers(problem: Problem, request: Request) -> bool:
+    """Linear, squared loss, no biases, one label per sample, more than two samples, and white inputs at every state."""
+    network, task = problem.network, problem.task
+    if not problem.exact or request.method != "full" or problem.loss is not squared:
+        return False
+    if task.n_samples < 3 or problem.labels.size != task.n_samples or np.any(network.bias_variances):
+        return False
+    if request.responses or not problem.labels.any():
+        return False
+    return _is_white(task.sequences(network.depth))
 
 
-def is_white(x: np.ndarray) -> bool:
+def solve(problem: Problem, request: Request) -> TrainingCurves:
+    """By the march of two samples, or its limit, with all samples put back."""
+    y = problem.labels.ravel()
+    along = y / np.linalg.norm(y)
+    asked = request
+    if "preactivation" in request.fields:
+        asked = replace(request, fields=tuple({*request.fields, "feature_kernel"}))
+    task = _rotated(problem.task, along)
+    small = replace(problem, task=task, inputs=Inputs(problem.network, task))
+    curves = (flow if problem.training.flow else paths).solve(small, asked)
+    kernels = {name: _spread(name, value, along) for name, value in curves.kernels.items()}
+
+    def outputs(v: np.ndarray) -> np.ndarray:
+        """(step, state, sample, output): the first sample's, along the labels; test samples follow."""
+        return np.concatenate([_combined(v[:, :, :1], 0.0, along[:, None]), v[:, :, 2:]], axis=2)
+
+    return replace(
+        curves, prediction=curves.prediction.each(outputs),
+        kernels=kernels, draws=_draws(curves, request, along), diagnostics=curves.diagnostics | {"solver": "whitened"},
+    )  # fmt: skip
+
+
+def _is_white(x: np.ndarray) -> bool:
     """Whether inputs (sample, state, D) have kernels proportional to one between all pairs of states."""
     n, n_states = x.shape[:2]
     if n > x.shape[2]:
         return False
     size = np.sum(x**2) / (n * n_states)
-    for k in range(n_states):
-        for l in range(k, n_states):
-            gram = x[:, k] @ x[:, l].T
-            if np.abs(gram - np.trace(gram) / n * np.eye(n)).max() > WHITE * size:
-                return False
-    return bool(size > 0)
+    grams = (x[:, k] @ x[:, l].T for k in range(n_states) for l in range(k, n_states))
+    white = (np.abs(gram - np.trace(gram) / n * np.eye(n)).max() <= WHITE * size for gram in grams)
+    return bool(size > 0) and all(white)
 
 
 def _rotated(task: Task, along: np.ndarray) -> Task:
@@ -85,11 +74,6 @@ def _rotated(task: Task, along: np.ndarray) -> Task:
     labels = np.tensordot(basis, task.y, axes=1)
     labels[1] = 0.0
     return replace(task, x=np.tensordot(basis, task.x, axes=1), y=labels)
-
-
-def _outputs(value: np.ndarray, along: np.ndarray) -> np.ndarray:
-    """(step, state, sample, output): the first sample's, along the labels; test samples follow."""
-    return np.concatenate([_combined(value[:, :, :1], 0.0, along[:, None]), value[:, :, 2:]], axis=2)
 
 
 def _kernel(value: np.ndarray, along: np.ndarray) -> np.ndarray:
@@ -105,18 +89,18 @@ def _combined(on: np.ndarray, off: np.ndarray | float, line: np.ndarray) -> np.n
 
 def _spread(name: str, estimate: Estimate, along: np.ndarray) -> Estimate:
     n = len(along)
-    if name == "feature_kernel":
-        return estimate.each(lambda v: _kernel(v, along))
+    if name in ("ntk", "feature_kernel"):
+        return estimate.each(lambda v: _kernel(v[..., :2, :2], along))
     if name == "gradient_kernel":  # backward fields are those of any sample
         return estimate.each(lambda v: np.broadcast_to(v[..., :1, :1], (*v.shape[:-2], n, n)))
-    return estimate.each(lambda v: _cosine(v, n))
 
+    def cosine(value: np.ndarray) -> np.ndarray:
+        """With the labels of all samples, of which n − 1 are across: from that with one across."""
+        with np.errstate(invalid="ignore", divide="ignore"):  # infinite after a divergence, zero without features
+            ratio = np.maximum(1 / value**2 - 1, 0.0)
+            return np.where(np.isfinite(value), 1 / np.sqrt(1 + (n - 1) * ratio), np.inf)
 
-def _cosine(value: np.ndarray, n: int) -> np.ndarray:
-    """Alignment with the labels of all samples, of which n − 1 are across: from that with one across."""
-    with np.errstate(invalid="ignore", divide="ignore"):  # infinite after a divergence, zero without features
-        ratio = np.maximum(1 / value**2 - 1, 0.0)
-        return np.where(np.isfinite(value), 1 / np.sqrt(1 + (n - 1) * ratio), np.inf)
+    return estimate.each(cosine)
 
 
 def _draws(curves: TrainingCurves, request: Request, along: np.ndarray) -> dict[str, np.ndarray]:
