@@ -8,7 +8,7 @@ import numpy as np
 
 from widefield.answer import boundary
 from widefield.simulate.dynamics.problem import Problem
-from widefield.simulate.networks.fields import Layout, Shape, joined, n_bytes
+from widefield.simulate.networks.call import Layout, Names, Shape, joined, n_bytes
 from widefield.simulate.networks.trained import FLOW_COPIES
 
 LIGHT = ("loss", "test_loss", "prediction", "test_prediction", "state_prediction")
@@ -50,7 +50,7 @@ class Ensemble:
         copies = FLOW_COPIES if self.problem.training.flow else 1
         return {name: copies * n + room.get(name, 0) for name, n in n_bytes(self.layout, self.replicates).items()}
 
-    def choose(self, quantities: Iterable[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def choose(self, quantities: Iterable[str] | None) -> tuple[Names, Names]:
         """The asked fields, or all that are small; refuses what does not fit in memory."""
         sizes, budget = self.n_bytes(), boundary.memory_budget()
         copies = 1 if self.problem.training.momentum_time is None else 2
@@ -84,12 +84,20 @@ def layout_of(problem: Problem, at: np.ndarray, *, named: bool) -> Layout:
     """Dims and shapes of every field, the most wanted first; ``named`` steps are a dim of their own."""
     model, several, step = problem.model, len(problem.supervised) > 1, (("step",), (problem.n_rows,))
     P, K, O, C = model.n_train, len(model.sizes), model.n_outputs, len(problem.supervised)
+    read = joined(step, _if(several, ("state",), (K,)))
+    fields: Layout = {"loss": step}
+    if problem.test_labels is not None:
+        fields["test_loss"] = step
+    fields["prediction"] = joined(read, (("sample", "output"), (P, O)))
+    if problem.n_test:
+        fields["test_prediction"] = joined(read, (("test", "output"), (problem.n_test, O)))
+    if problem.equal_widths and K > 1:
+        fields["state_prediction"] = joined(step, (("state", "sample", "output"), (K, P, O)))
     layers = (("layer",), (K,)) if problem.by_layer else (("state", "state_"), (K, K))
     readout, readouts = (_if(several, *c) for c in ((("readout",), (C,)), (("readout", "readout_"), (C, C))))
     output, outputs = (_if(O > 1, *c) for c in ((("output",), (O,)), (("output", "output_"), (O, O))))
     pair, word = (("sample", "sample_"), (P, P)), "at" if named else "step"
     times = ((word, word + "_"), (len(at), len(at)))
-    fields = _outputs(problem, step)
     fields["ntk"] = joined(readouts, step, pair, outputs)
     fields["ntk_alignment"] = step
     fields["alignment"] = joined((layers[0][:1], (K,)), step)
@@ -101,21 +109,6 @@ def layout_of(problem: Problem, at: np.ndarray, *, named: bool) -> Layout:
     fields["gradient_kernel"] = joined(readouts, layers, times, pair, outputs)
     if not problem.training.flow:  # to a source at one step: there is none in a flow
         fields |= dict.fromkeys(ON_REQUEST, joined(readout, layers, times, pair, output))
-    return fields
-
-
-def _outputs(problem: Problem, step: Shape) -> Layout:
-    """Losses and predictions."""
-    P, K, O = problem.model.n_train, len(problem.model.sizes), problem.model.n_outputs
-    read = joined(step, _if(len(problem.supervised) > 1, ("state",), (K,)))
-    fields: Layout = {"loss": step}
-    if problem.test_labels is not None:
-        fields["test_loss"] = step
-    fields["prediction"] = joined(read, (("sample", "output"), (P, O)))
-    if problem.n_test:
-        fields["test_prediction"] = joined(read, (("test", "output"), (problem.n_test, O)))
-    if problem.equal_widths and K > 1:
-        fields["state_prediction"] = joined(step, (("state", "sample", "output"), (K, P, O)))
     return fields
 
 

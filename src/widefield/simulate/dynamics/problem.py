@@ -12,8 +12,8 @@ from widefield.question.task import Task
 from widefield.question.training import Training
 from widefield.simulate.dynamics.losses import Loss, loss_of
 from widefield.simulate.dynamics.training import Model, Networks, Step
-from widefield.simulate.networks.arguments import check_shared_inputs
-from widefield.simulate.networks.inputs import coordinates
+from widefield.simulate.networks.call import check_shared_inputs
+from widefield.simulate.networks.weights import coordinates
 
 NAME = "simulate.dynamics"
 
@@ -87,21 +87,33 @@ class Problem:
 def problem_of(net: Network, task: Task, training: Training, width: int) -> Problem:
     """The networks, their labels and their training, once they are known to make sense together."""
     _check_training(training)
-    _check_network(net)
+    if net.readout_variance is None:
+        raise ValueError(f"`readout_variance` must be a number in {NAME}: the outputs are read out by trained weights.")
+    if net.readout_bias_variance:
+        raise ValueError(
+            f"`readout_bias_variance` must be 0 in {NAME}: the readout has no bias, got {net.readout_bias_variance:g}."
+        )
     sizes, labels = net.sizes(width), task.labels()
     supervised = task.supervised_states(net.depth)
-    order = np.argsort(supervised)
     x = task.sequences(net.depth, test=True)
-    _check_widths(net, sizes, x.shape[1], supervised)
-    model = Model(net, sizes, coordinates(x, reduce=True), task.n_samples, labels.shape[-1], training.richness)
-    given = {"y": labels} | ({} if task.y_test is None else {"y_test": _axes(task.y_test)})
-    by_readout = {name: np.swapaxes(y, 0, 1)[order] for name, y in given.items()}
+    check_shared_inputs(net, sizes, x.shape[1])
+    equal_widths = len(set(sizes)) == 1
+    if len(supervised) > 1 and not equal_widths:
+        raise ValueError(f"`widths` must all be equal where several states share one readout, got sizes {sizes}.")
+    if sizes[supervised[0]] != sizes[-1]:
+        raise ValueError(
+            f"`widths` must give the supervised state {supervised[0]} the width of the last, got sizes {sizes}."
+        )
+    given, y_test = {"y": labels}, task.y_test
+    if y_test is not None:
+        given["y_test"] = y_test if y_test.ndim == 3 else y_test.reshape(len(y_test), 1, -1)
+    by_readout = {name: np.swapaxes(y, 0, 1)[np.argsort(supervised)] for name, y in given.items()}
     return Problem(
-        model=model,
+        model=Model(net, sizes, coordinates(x, reduce=True), task.n_samples, labels.shape[-1], training.richness),
         training=training,
         initial_scales=_scales_of(net, training.initial_scale),
         supervised=tuple(sorted(supervised)),
-        read=tuple(range(net.depth)) if len(set(sizes)) == 1 else supervised,
+        read=tuple(range(net.depth)) if equal_widths else supervised,
         labels=by_readout["y"],
         test_labels=by_readout.get("y_test"),
         loss=loss_of(training.loss, given),
@@ -129,28 +141,3 @@ def _scales_of(net: Network, scale: float | Sequence[float]) -> tuple[float, ...
         allowed = "one number with biases" if net.bias_variances.any() else f"a number or {n_hidden + 2} of them"
         raise ValueError(f"`initial_scale` must be {allowed} (input, hidden, readout) in {NAME}, got {scale!r}.")
     return tuple(scale)
-
-
-def _check_network(net: Network) -> None:
-    if net.readout_variance is None:
-        raise ValueError(f"`readout_variance` must be a number in {NAME}: the outputs are read out by trained weights.")
-    if net.readout_bias_variance:
-        raise ValueError(
-            f"`readout_bias_variance` must be 0 in {NAME}: the readout has no bias, got {net.readout_bias_variance:g}."
-        )
-
-
-def _check_widths(net: Network, sizes: tuple[int, ...], n_driven: int, supervised: tuple[int, ...]) -> None:
-    """Shared parameters need states of one width."""
-    check_shared_inputs(net, sizes, n_driven)
-    if len(supervised) > 1 and len(set(sizes)) > 1:
-        raise ValueError(f"`widths` must all be equal where several states share one readout, got sizes {sizes}.")
-    if sizes[supervised[0]] != sizes[-1]:
-        raise ValueError(
-            f"`widths` must give the supervised state {supervised[0]} the width of the last, got sizes {sizes}."
-        )
-
-
-def _axes(y: np.ndarray) -> np.ndarray:
-    """Labels as (sample, readout, output)."""
-    return y[:, None, None] if y.ndim == 1 else y[:, None, :] if y.ndim == 2 else y

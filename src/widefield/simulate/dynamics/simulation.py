@@ -17,13 +17,12 @@ from widefield.answer.solution import Solution, make_solution
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.question.training import Training
-from widefield.simulate.dynamics import kernels, rows
 from widefield.simulate.dynamics.ensemble import ON_REQUEST, Ensemble, layout_of, steps_of
 from widefield.simulate.dynamics.problem import NAME, problem_of
 from widefield.simulate.dynamics.responses import Probe
+from widefield.simulate.dynamics.rows import Rows
 from widefield.simulate.dynamics.training import Networks
-from widefield.simulate.networks.arguments import check_call
-from widefield.simulate.networks.fields import blocks, labeled
+from widefield.simulate.networks.call import Names, blocks, check_call, labeled
 from widefield.simulate.networks.trained import Trained, certify_trained, in_flow
 
 DIVERGED = 1e6  # growth of an output, against labels and first outputs, that no stable training shows
@@ -108,11 +107,16 @@ def dynamics(
         notes=(*task.notes, *([] if problem.equal_widths else [UNEQUAL])),
         left_out=left_out,
     )
-    fields, coords = labeled(layout, trained.arrays), _coords(ensemble, wanted)
-    return make_solution(fields, certificate, network, task, training=training, coords=coords, throw=throw)
+    dims = {dim for name in wanted for dim in layout[name][0]}
+    named = {"at": at_steps, "readout": np.asarray(problem.supervised)}
+    coords: dict[str, Any] = {dim: named[dim.rstrip("_")] for dim in dims if dim.rstrip("_") in named}
+    coords |= {"time": ("step", training.times)} if "step" in dims else {}
+    return make_solution(
+        labeled(layout, trained.arrays), certificate, network, task, training=training, coords=coords, throw=throw
+    )
 
 
-def _simulate(ensemble: Ensemble, progress: bool | None, wanted: Sequence[str], divisor: int) -> Trained:
+def _simulate(ensemble: Ensemble, progress: bool | None, wanted: Names, divisor: int) -> Trained:
     """Train all networks with rates divided by ``divisor``."""
     replicates, n_rows = ensemble.replicates, ensemble.problem.n_rows
     arrays = {name: np.zeros((replicates, *ensemble.layout[name][1])) for name in wanted}
@@ -138,9 +142,9 @@ def _train(
     """Train one batch of networks and fill its share of ``arrays`` and of the rows that they ``lasted``."""
     problem, n_rows = ensemble.problem, ensemble.problem.n_rows
     networks = Networks(problem.model, ensemble.seed, replicates, problem.initial_scales, ensemble.batch)
-    memory = kernels.memory(problem.model, len(replicates), ensemble.at, problem.channels, [*arrays])
-    origin: np.ndarray | float = 0.0
+    rows = Rows(ensemble, len(replicates), arrays)
     respond = bool(set(arrays) & set(ON_REQUEST))
+    origin: np.ndarray | float = 0.0
     for t in range(n_rows):
         now = networks.forward()
         f = networks.outputs(now.phi, problem.read)
@@ -149,7 +153,7 @@ def _train(
             limit = DIVERGED * np.maximum(1.0, np.maximum(_largest(f), np.abs(problem.labels).max()))
         f = f - origin
         lasted[~(_largest(f) <= limit) & (lasted > t)] = t
-        rows.fill_outputs(problem, arrays, t, f)
+        rows.fill_outputs(t, f)
         advance(len(replicates))
         if (lasted <= t).all():
             advance(len(replicates) * (n_rows - t - 1))
@@ -157,28 +161,15 @@ def _train(
         if respond and t in ensemble.at:
             Probe(problem, networks, origin, ensemble.at, t).fill(arrays)
         pulls = problem.pulls(f)
-        needed = rows.needs_fields(ensemble, arrays, t)
-        force, fields = rows.backward_fields(problem, networks, now, pulls, needed=needed)
-        rows.fill_kernels(ensemble, arrays, t, now, fields, memory)
-        if "pregradient" in arrays:
-            rows.fill_pregradients(ensemble, arrays["pregradient"], t, networks, now)
+        force = rows.fill_kernels(t, networks, now, pulls)
         if t + 1 < n_rows:
             step = problem.step(t, divisor)
             networks.update(now.phi, force, pulls, step)
             for _ in range(divisor - 1):
                 problem.descend(networks, origin, step)
-    rows.form_kernels(problem, arrays, memory)
-    rows.blank_diverged(ensemble, arrays, lasted)
+    rows.finish(lasted)
 
 
 def _largest(f: np.ndarray) -> np.ndarray:
     """Largest output of each network; not a number where one is not."""
     return np.abs(f).max(axis=(1, 2, 3))
-
-
-def _coords(ensemble: Ensemble, wanted: Sequence[str]) -> dict[str, Any]:
-    """Physical time, and which steps and readouts are meant."""
-    dims = {dim for name in wanted for dim in ensemble.layout[name][0]}
-    named = {"at": ensemble.at, "readout": np.asarray(ensemble.problem.supervised)}
-    coords: dict[str, Any] = {dim: named[dim.rstrip("_")] for dim in dims if dim.rstrip("_") in named}
-    return coords | ({"time": ("step", ensemble.problem.training.times)} if "step" in dims else {})

@@ -12,7 +12,7 @@ from widefield.question.activation import Activation
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.simulate.networks.forward import Array, Parameters, Scales, preactivations, prior_scales
-from widefield.simulate.networks.inputs import coordinates
+from widefield.simulate.networks.weights import coordinates
 
 STATIC = {"static": True}
 

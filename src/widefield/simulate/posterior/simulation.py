@@ -18,27 +18,24 @@ import jax
 import numpy as np
 
 from widefield.answer import boundary
-from widefield.answer.certificate import Certificate
 from widefield.answer.progress import bar
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
-from widefield.simulate.networks.arguments import check_call
-from widefield.simulate.networks.certify import certify
-from widefield.simulate.networks.fields import Layout, batch_size, blocks, labeled, n_bytes
+from widefield.simulate.networks.call import Layout, batch_size, blocks, certify, check_call, labeled, n_bytes
 from widefield.simulate.networks.forward import Parameters
 from widefield.simulate.networks.streams import CHAIN, streams
 from widefield.simulate.posterior import hmc, langevin
-from widefield.simulate.posterior.chains import Chains, State, run_chains
+from widefield.simulate.posterior.chains import TRACES, Chains, State, run_chains
 from widefield.simulate.posterior.diagnostics import judge
 from widefield.simulate.posterior.initial_weights import kernel_of, kernel_weights, prior_weights
 from widefield.simulate.posterior.law import Law, draw_readout, law_of
-from widefield.simulate.posterior.measurements import TRACES
 
 NAME = "simulate.posterior"
 SAMPLERS = ("hmc", "sgld")
 SPECTRUM = ("eigenvalue_real", "eigenvalue_imag")
+MIRROR = "W -> -W is a symmetry: networks are reported with positively correlated adjacent states"
 LEAPS, NORMAL, BYTE = 8, 2.5e-8, 1.5e-10  # per trajectory; seconds per random number and per byte moved, one core
 BATCH_NUMBERS = 2**14  # weights that move together: enough to hide the overhead of small networks
 WORKING_COPIES = 8  # of all weights: positions, momenta and gradients, old and new
@@ -92,11 +89,11 @@ def posterior(
     Limits: chains mix within a phase; near a transition compare starts in both. Small ``temperature`` is stiff.
     """
     began = time.perf_counter()
-    _check(network, task, width, replicates, seed, progress)
-    kappa = checks.nonnegative("temperature", temperature, positive=True)
+    check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress)
+    _check_network(network, task, width)
     sampling = _Sampling(
         net=network,
-        law=law_of(network, task, kappa, width),
+        law=law_of(network, task, checks.nonnegative("temperature", temperature, positive=True), width),
         kernel=kernel_of(start, network, task.n_samples, width),
         sampler=checks.choice("sampler", sampler, SAMPLERS),
         draws=checks.integer("draws", draws, 2),
@@ -107,14 +104,33 @@ def posterior(
         updates=None if updates is None else checks.integer("updates", updates, 1),
         precondition=checks.flag("precondition", precondition),
     )
-    _check_langevin_options(sampling)
+    langevin_only = {"rate": rate is not None, "updates": updates is not None, "precondition": not precondition}
+    for name in [name for name, given in langevin_only.items() if given and sampler != "sgld"]:
+        raise ValueError(f"`{name}` belongs to the posterior's sampler 'sgld', got sampler {sampler!r}.")
     layout = _layout(sampling, task)
     wanted, left_out = boundary.choose_quantities(quantities, n_bytes(layout, sampling.replicates))
     _check_memory(sampling)
     chains, spectra, notes = _sample(sampling, progress, with_spectra=bool({*SPECTRUM} & {*wanted}))
-    arrays = _fields(task, chains, spectra)
-    arrays = {name: arrays[name] for name in wanted}
-    certificate = _certify(sampling, chains, arrays, began, (*task.notes, *notes), left_out)
+    n, fields = task.n_samples, chains.mean._asdict()
+    fields |= {"prediction": chains.mean.prediction[:, :, :n], "test_prediction": chains.mean.prediction[:, :, n:]}
+    fields |= {"eigenvalue_real": np.real(spectra), "eigenvalue_imag": np.imag(spectra)} if spectra else {}
+    arrays = {name: fields[name] for name in wanted}
+    averages = {name: values for name, values in arrays.items() if name not in SPECTRUM}
+    judged, diagnostics, advice = judge(
+        {name: chains.traces[..., i] for i, name in enumerate(TRACES[: chains.traces.shape[2]])}
+    )
+    certificate = certify(
+        NAME,
+        averages or {"energy": np.asarray(chains.mean.energy)},
+        began,
+        seed=sampling.seed,
+        options=sampling.options(),
+        notes=(*task.notes, *notes, *([MIRROR] if sampling.law.mirror else []), *advice),
+        left_out=left_out,
+        checks=judged,
+        diagnostics=_tuning(sampling, chains) | diagnostics,
+        steps=sampling.draws,
+    )
     return make_solution(labeled(layout, arrays), certificate, network, task, throw=throw)
 
 
@@ -139,9 +155,8 @@ class _Sampling:
         common = {"width": self.law.width, "temperature": float(self.law.temperature), "sampler": self.sampler}
         common |= {name: getattr(self, name) for name in ("draws", "warmup", "replicates")}
         common |= {"start": "prior" if self.kernel is None else "kernel"}
-        if self.sampler == "hmc":
-            return common
-        return common | {"rate": self.rate, "updates": self.updates, "precondition": self.precondition}
+        langevin_only = {name: getattr(self, name) for name in ("rate", "updates", "precondition")}
+        return common if self.sampler == "hmc" else common | langevin_only
 
     @property
     def n_weights(self) -> int:
@@ -165,8 +180,8 @@ class _Sampling:
         return n_moves * (per_move if self.sampler == "hmc" else 20 * (leap + NORMAL * self.n_weights))
 
 
-def _check(net: Network, task: Task, width: int, replicates: int, seed: int, progress: bool | None) -> None:
-    check_call(NAME, net, task, replicates=replicates, seed=seed, progress=progress)
+def _check_network(net: Network, task: Task, width: int) -> None:
+    """Refuse what the posterior does not cover, by name."""
     checks.integer("width", width, 1)
     if task.y is None:
         raise ValueError("`y` is needed: the posterior is that of networks given labels, but the task has none.")
@@ -178,14 +193,6 @@ def _check(net: Network, task: Task, width: int, replicates: int, seed: int, pro
         raise ValueError(f"`readout_variance` must be positive in the posterior, got {net.readout_variance}.")
     if len(set(net.sizes(width))) > 1:
         raise ValueError(f"`widths` must all be equal in the posterior, got {net.widths}.")
-    task.supervised_states(net.depth)
-
-
-def _check_langevin_options(sampling: _Sampling) -> None:
-    given = {name: getattr(sampling, name) is not None for name in ("rate", "updates")}
-    for name, is_given in (given | {"precondition": not sampling.precondition}).items():
-        if is_given and sampling.sampler != "sgld":
-            raise ValueError(f"`{name}` belongs to the posterior's sampler 'sgld', got sampler {sampling.sampler!r}.")
 
 
 def _check_memory(sampling: _Sampling) -> None:
@@ -200,8 +207,7 @@ def _check_memory(sampling: _Sampling) -> None:
 def _layout(sampling: _Sampling, task: Task) -> Layout:
     """Dims and shape of one chain's share of every available quantity, the most wanted first."""
     s, p, n_out = sampling.net.depth, task.n_samples, sampling.law.labels.shape[2]
-    fields: Layout = {"energy": ((), ())}
-    fields["prediction"] = (("state", "sample", "output"), (s, p, n_out))
+    fields: Layout = {"energy": ((), ()), "prediction": (("state", "sample", "output"), (s, p, n_out))}
     if task.n_test:
         fields["test_prediction"] = (("state", "test", "output"), (s, task.n_test, n_out))
     cross = (("state", "state_", "sample", "sample_"), (s, s, p, p))
@@ -218,10 +224,9 @@ def _sample(
     parts: list[Chains] = []
     spectra: list[np.ndarray] = []
     mismatches: list[float] = []
-    pace = None
-    title = f"{sampling.replicates} chains at width {sampling.law.width}"
-    total = sampling.replicates * (sampling.warmup + sampling.draws)
-    with bar(title, total, progress, sampling.seconds) as advance:
+    pace, law, warmup, draws = None, sampling.law, sampling.warmup, sampling.draws
+    title = f"{sampling.replicates} chains at width {law.width}"
+    with bar(title, sampling.replicates * (warmup + draws), progress, sampling.seconds) as advance:
         for block in blocks(sampling.replicates, sampling.batch):
             rngs = streams(sampling.seed, range(block.start, block.start + sampling.batch), CHAIN)  # compiled once
             first = [_first_weights(sampling, rng) for rng in rngs]
@@ -234,10 +239,9 @@ def _sample(
                 jax.tree.map(lambda x: np.stack([x] * sampling.batch), tuning),
                 jax.vmap(jax.random.key)(np.array([rng.integers(2**62) for rng in rngs])),
             )
-            warmup, draws = sampling.warmup, sampling.draws
-            chains, last = run_chains(state, sampling.law, move, warmup=warmup, draws=draws, advance=advance)
+            chains, last = run_chains(state, law, move, warmup=warmup, draws=draws, advance=advance)
             parts.append(chains)
-            spectra += [_spectrum(sampling, np.asarray(w)) for w in last.position.weights[0]] if with_spectra else []
+            spectra += [_spectrum(law, np.asarray(w)) for w in last.position.weights[0]] if with_spectra else []
     worst = max(mismatches)
     notes = [f"the starting kernel is reproduced to {worst:.1e} only"] if worst > 1e-6 else []
     together = jax.tree.map(lambda *rows: np.concatenate(rows)[: sampling.replicates], *parts)
@@ -246,9 +250,8 @@ def _sample(
 
 def _first_weights(sampling: _Sampling, rng: np.random.Generator) -> tuple[Parameters, float]:
     """Weights to start from; Langevin dynamics moves the readout too, drawn here given the features."""
-    mismatch = 0.0
     if sampling.kernel is None:
-        position = prior_weights(sampling.net, sampling.law, rng)
+        position, mismatch = prior_weights(sampling.net, sampling.law, rng), 0.0
     else:
         position, mismatch = kernel_weights(sampling.kernel, sampling.net, sampling.law, rng)
     if sampling.sampler == "sgld":
@@ -267,42 +270,9 @@ def _pace(sampling: _Sampling, position: Parameters) -> langevin.Pace:
     return langevin.Pace(rates, np.asarray(updates))
 
 
-def _spectrum(sampling: _Sampling, weights: np.ndarray) -> np.ndarray:
+def _spectrum(law: Law, weights: np.ndarray) -> np.ndarray:
     finite = np.isfinite(weights).all()
-    return np.linalg.eigvals(sampling.law.scales.weights[0] * weights) if finite else np.full(len(weights), np.nan + 0j)
-
-
-def _fields(task: Task, chains: Chains, spectra: list[np.ndarray]) -> dict[str, np.ndarray]:
-    fields, n = chains.mean._asdict(), task.n_samples
-    fields |= {"prediction": chains.mean.prediction[:, :, :n], "test_prediction": chains.mean.prediction[:, :, n:]}
-    return fields | ({"eigenvalue_real": np.real(spectra), "eigenvalue_imag": np.imag(spectra)} if spectra else {})
-
-
-def _certify(
-    sampling: _Sampling,
-    chains: Chains,
-    arrays: dict[str, np.ndarray],
-    began: float,
-    notes: Iterable[str],
-    left_out: tuple[str, ...],
-) -> Certificate:
-    """The certificate of a simulation, with what its chains say about each other."""
-    averages = {name: values for name, values in arrays.items() if name not in SPECTRUM}
-    mirror = ["W -> -W is a symmetry: networks are reported with positively correlated adjacent states"]
-    traces = {name: chains.traces[..., i] for i, name in enumerate(TRACES[: chains.traces.shape[2]])}
-    judged, diagnostics, advice = judge(traces)
-    return certify(
-        NAME,
-        averages or {"energy": np.asarray(chains.mean.energy)},
-        began,
-        seed=sampling.seed,
-        options=sampling.options(),
-        notes=(*notes, *(mirror if sampling.law.mirror else []), *advice),
-        left_out=left_out,
-        checks=judged,
-        diagnostics=_tuning(sampling, chains) | diagnostics,
-        steps=sampling.draws,
-    )
+    return np.linalg.eigvals(law.scales.weights[0] * weights) if finite else np.full(len(weights), np.nan + 0j)
 
 
 def _tuning(sampling: _Sampling, chains: Chains) -> dict[str, Any]:
