@@ -98,8 +98,7 @@ class Probe:
         problem, networks, n = self.problem, self.networks.copy(), self.problem.model.n_train
         now = networks.forward()
         if source.channel is not None:
-            c, o = problem.channels[source.channel]
-            pulls = {problem.supervised[c]: problem.unit_pull(o)}
+            pulls = problem.unit_pull(problem.channels[source.channel])
             sent = networks.backward(networks.slopes(now.h), pulls)[source.state]
             return float(problem.model.richness * problem.model.sizes[-1] * np.sqrt(np.mean(sent**2)))
         problem.descend(networks, self.origin, problem.step(min(self.s, problem.training.steps - 1)))
@@ -134,7 +133,7 @@ class Probe:
         if source.channel is not None:
             return self._contract(source, [phi])
         scale = model.richness * model.sizes[-1]
-        sent = (networks.backward(slopes, {problem.supervised[c]: problem.unit_pull(o)}) for c, o in problem.channels)
+        sent = (networks.backward(slopes, problem.unit_pull(channel)) for channel in problem.channels)
         return self._contract(source, [[scale * e for e in states] for states in sent])
 
     def _contract(self, source: Source, channels: list[list[np.ndarray]]) -> np.ndarray:

@@ -5,23 +5,23 @@ import math
 import numpy as np
 
 from widefield.simulate.dynamics import kernels
-from widefield.simulate.dynamics.ensemble import Ensemble
+from widefield.simulate.dynamics.problem import Problem
 from widefield.simulate.dynamics.training import Arrays, Networks, Pass
 
 
 class Rows:
     """The rows of one batch of networks: its share of all ``arrays``, which have a leading replicate axis.
 
-    Activations and backward fields at the steps ``ensemble.at`` are kept until the two-time kernels are formed, per state
+    Activations and backward fields at the steps ``problem.at`` are kept until the two-time kernels are formed, per state
     (replicate, at, sample, neuron).
     """
 
-    def __init__(self, ensemble: Ensemble, n_networks: int, arrays: dict[str, np.ndarray]):
-        self.ensemble, self.problem, self.arrays = ensemble, ensemble.problem, arrays
-        model = ensemble.problem.model
-        room = lambda: [np.zeros((n_networks, len(ensemble.at), model.n_train, n)) for n in model.sizes]  # noqa: E731
+    def __init__(self, problem: Problem, n_networks: int, arrays: dict[str, np.ndarray]):
+        self.problem, self.arrays = problem, arrays
+        model = problem.model
+        room = lambda: [np.zeros((n_networks, len(problem.at), model.n_train, n)) for n in model.sizes]  # noqa: E731
         self.features = room() if "feature_kernel" in arrays else []
-        self.gradients = {c: room() for c in self.problem.channels} if "gradient_kernel" in arrays else {}
+        self.gradients = {c: room() for c in problem.channels} if "gradient_kernel" in arrays else {}
 
     def fill_outputs(self, t: int, f: np.ndarray) -> None:
         """Losses and predictions of row ``t``; f is (replicate, read state, sample, output)."""
@@ -46,18 +46,18 @@ class Rows:
         """
         problem, model, arrays = self.problem, self.problem.model, self.arrays
         slopes, size = networks.slopes(now.h), math.sqrt(model.gain)
-        send = lambda c, o: networks.backward(slopes, {problem.supervised[c]: problem.unit_pull(o)})  # noqa: E731
         tangent = {"ntk", "ntk_alignment"} & set(arrays)
-        needed = bool(tangent) or ("gradient_kernel" in arrays and t in self.ensemble.at)
+        needed = bool(tangent) or ("gradient_kernel" in arrays and t in self.problem.at)
         if len(problem.channels) == 1:
-            back = send(0, 0)
+            back = networks.backward(slopes, problem.unit_pull((0, 0)))
             (delta,) = pulls.values()
             force, fields = [delta * e for e in back], {(0, 0): [size * e for e in back]} if needed else {}
         else:
             force = networks.backward(slopes, pulls)
-            fields = {(c, o): [size * e for e in send(c, o)] for c, o in problem.channels} if needed else {}
+            sent = {c: networks.backward(slopes, problem.unit_pull(c)) for c in (problem.channels if needed else [])}
+            fields = {c: [size * e for e in states] for c, states in sent.items()}
         phi = [x[:, : model.n_train] for x in now.phi]
-        for i in np.flatnonzero(self.ensemble.at == t):
+        for i in np.flatnonzero(self.problem.at == t):
             channels = [(states, fields[channel]) for channel, states in self.gradients.items()]
             for states, new in [*([(self.features, phi)] if self.features else []), *channels]:
                 for kept, value in zip(states, new, strict=True):
@@ -69,7 +69,7 @@ class Rows:
             if "ntk_alignment" in arrays:
                 arrays["ntk_alignment"][:, t] = kernels.tangent_alignment(kernel, problem.labels)
             if "ntk" in arrays:
-                row = np.moveaxis(arrays["ntk"], self.ensemble.layout["ntk"][0].index("step") + 1, 0)[t]
+                row = np.moveaxis(arrays["ntk"], self.problem.layout["ntk"][0].index("step") + 1, 0)[t]
                 row[...] = kernel.reshape(row.shape)
         self._fill_neurons(t, networks, now, slopes)
         return force
@@ -79,9 +79,8 @@ class Rows:
         problem, model, arrays = self.problem, self.problem.model, self.arrays
         if not {"preactivation", "pregradient"} & set(arrays):
             return
-        named = "at" in self.ensemble.layout["preactivation"][0]
         last = [...] * (t + 1 == problem.n_rows)
-        for i in [int(i) for i in np.flatnonzero(self.ensemble.at == t)] if named else last:
+        for i in [int(i) for i in np.flatnonzero(problem.at == t)] if problem.at_is_named else last:
             if "preactivation" in arrays:
                 h = [x[:, : model.n_train].swapaxes(1, 2) for x in now.h]
                 arrays["preactivation"][:, :, i] = np.stack(h, axis=1)
@@ -89,7 +88,7 @@ class Rows:
                 view = arrays["pregradient"] if model.n_outputs > 1 else arrays["pregradient"][..., None]
                 view = view if len(problem.supervised) > 1 else view[:, None]
                 for c, o in problem.channels:
-                    pulls = {problem.supervised[c]: problem.unit_pull(o)}
+                    pulls = problem.unit_pull((c, o))
                     z = networks.before_slopes(networks.backward(slopes, pulls), pulls)
                     scale = model.richness * model.sizes[-1]
                     view[:, c, ..., o][:, :, i] = np.stack([(scale * x).swapaxes(1, 2) for x in z], axis=1)
@@ -105,9 +104,9 @@ class Rows:
             kernel = kernels.gradient_kernel(self.gradients, cross=not problem.by_layer)
             arrays["gradient_kernel"][...] = kernel.reshape(arrays["gradient_kernel"].shape)
         for r in np.flatnonzero(lasted < n_rows):
-            late = {"step": np.arange(n_rows) >= lasted[r], "at": self.ensemble.at >= lasted[r]}
+            late = {"step": np.arange(n_rows) >= lasted[r], "at": self.problem.at >= lasted[r]}
             for name, array in arrays.items():
-                dims = [dim.rstrip("_") for dim in self.ensemble.layout[name][0]]
+                dims = [dim.rstrip("_") for dim in self.problem.layout[name][0]]
                 timed = [i for i, dim in enumerate(dims) if dim in late]
                 for axis in timed:
                     np.moveaxis(array[r], axis, 0)[late[dims[axis]]] = np.inf

@@ -98,16 +98,16 @@ def measure(parameters: Parameters, law: Law) -> tuple[Measurement, Float[Array,
 
     Predictions are :math:`V\varphi` where ``parameters`` hold a readout, else their mean over the law of :math:`V`
     given the features, :math:`v\Phi_{*S}(v\Phi_{SS} + \kappa)^{-1}y`: the same average with less noise.
-
-    Where ``law.mirror`` says that :math:`W \to -W` (with :math:`V \to -V` if the labels sit at odd states) leaves the
-    posterior unchanged, each network is reported as the one of the pair whose adjacent states are positively
-    correlated in the mean; blocks of odd lag change sign, everything else is the same for both.
+    Where ``law.mirror`` says that :math:`W \to -W` (with :math:`V \to -V` if the labels sit at odd states) is a symmetry,
+    each network is reported as the one of the pair with positively correlated adjacent states in the mean.
     """
     n = law.inputs.shape[1]
     hidden = jnp.stack(preactivations(parameters, law.every, law.scales, law.activation, law.sizes))
     feature = law.activation(hidden)
     kernel = _gram(hidden[:, :n])
-    correlation = _correlation(kernel)
+    variance = jnp.einsum("aapp->ap", kernel)
+    inverse = jnp.where(variance > 0, 1 / jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 0.0)  # 0: a silent state
+    correlation = kernel * inverse[:, None, :, None] * inverse[None, :, None, :]
     adjacent = jnp.einsum("aapp->ap", correlation[:-1, 1:])
     sign = jnp.where(law.mirror & (adjacent.sum() < 0), -1.0, 1.0)
     signs = jnp.where(jnp.arange(len(law.sizes)) % 2 == 1, sign, 1.0)
@@ -139,10 +139,3 @@ def _predict(parameters: Parameters, feature: Array, factor: Array, labels: Arra
 
 def _gram(rows: Float[Array, "state sample neuron"]) -> Float[Array, "state state_ sample sample_"]:
     return jnp.einsum("api,bqi->abpq", rows, rows) / rows.shape[2]
-
-
-def _correlation(kernel: Float[Array, "state state_ sample sample_"]) -> Array:
-    """Normalized kernel, zero where a state is silent."""
-    variance = jnp.einsum("aapp->ap", kernel)
-    inverse = jnp.where(variance > 0, 1 / jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 0.0)
-    return kernel * inverse[:, None, :, None] * inverse[None, :, None, :]

@@ -109,7 +109,11 @@ def posterior(
         raise ValueError(f"`{name}` belongs to the posterior's sampler 'sgld', got sampler {sampler!r}.")
     layout = _layout(sampling, task)
     wanted, left_out = boundary.choose_quantities(quantities, n_bytes(layout, sampling.replicates))
-    _check_memory(sampling)
+    if (need := 8 * WORKING_COPIES * sampling.n_weights) > boundary.memory_budget():
+        raise MemoryError(
+            f"One network of width {width} needs {boundary.describe_bytes(need)} to be sampled, but only "
+            f"{boundary.describe_bytes(boundary.memory_budget())} may be used. Lower the `width` or the depth."
+        )
     chains, spectra, notes = _sample(sampling, progress, with_spectra=bool({*SPECTRUM} & {*wanted}))
     n, fields = task.n_samples, chains.mean._asdict()
     fields |= {"prediction": chains.mean.prediction[:, :, :n], "test_prediction": chains.mean.prediction[:, :, n:]}
@@ -195,15 +199,6 @@ def _check_network(net: Network, task: Task, width: int) -> None:
         raise ValueError(f"`widths` must all be equal in the posterior, got {net.widths}.")
 
 
-def _check_memory(sampling: _Sampling) -> None:
-    need = 8 * WORKING_COPIES * sampling.n_weights
-    if need > boundary.memory_budget():
-        raise MemoryError(
-            f"One network of width {sampling.law.width} needs {boundary.describe_bytes(need)} to be sampled, but only "
-            f"{boundary.describe_bytes(boundary.memory_budget())} may be used. Lower the `width` or the depth."
-        )
-
-
 def _layout(sampling: _Sampling, task: Task) -> Layout:
     """Dims and shape of one chain's share of every available quantity, the most wanted first."""
     s, p, n_out = sampling.net.depth, task.n_samples, sampling.law.labels.shape[2]
@@ -232,7 +227,13 @@ def _sample(
             first = [_first_weights(sampling, rng) for rng in rngs]
             mismatches += [mismatch for _, mismatch in first]
             if sampling.sampler == "sgld" and pace is None:
-                pace = _pace(sampling, first[0][0])
+                pace = langevin.pace_of(
+                    first[0][0],
+                    law,
+                    rate=sampling.rate,
+                    updates=sampling.updates,
+                    precondition=sampling.precondition,
+                )
             tuning, move = (hmc.first_step(), hmc.move) if pace is None else (pace, langevin.move)
             state = State(
                 jax.tree.map(lambda *rows: np.stack(rows), *(position for position, _ in first)),
@@ -241,7 +242,9 @@ def _sample(
             )
             chains, last = run_chains(state, law, move, warmup=warmup, draws=draws, advance=advance)
             parts.append(chains)
-            spectra += [_spectrum(law, np.asarray(w)) for w in last.position.weights[0]] if with_spectra else []
+            for w in np.asarray(last.position.weights[0]) if with_spectra else ():
+                finite = np.isfinite(w).all()
+                spectra.append(np.linalg.eigvals(law.scales.weights[0] * w) if finite else np.full(len(w), np.nan + 0j))
     worst = max(mismatches)
     notes = [f"the starting kernel is reproduced to {worst:.1e} only"] if worst > 1e-6 else []
     together = jax.tree.map(lambda *rows: np.concatenate(rows)[: sampling.replicates], *parts)
@@ -258,21 +261,6 @@ def _first_weights(sampling: _Sampling, rng: np.random.Generator) -> tuple[Param
         readout = draw_readout(position, sampling.law, rng)
         position = position._replace(readout=[readout, np.zeros((1, readout.shape[1]))])
     return position, mismatch
-
-
-def _pace(sampling: _Sampling, position: Parameters) -> langevin.Pace:
-    """Rates of all weights, and as many updates per move as forget the recurrent weights' prior once."""
-    relative = langevin.relative_rates(position, sampling.law, precondition=sampling.precondition)
-    rate = langevin.safe_rate(position, relative, sampling.law) if sampling.rate is None else sampling.rate
-    rates = jax.tree.map(lambda r: rate * r, relative)
-    slow = (rates.weights or rates.input_weights)[0]
-    updates = sampling.updates or int(np.clip(1 / max(float(slow), 1e-12), 1, langevin.MAX_UPDATES))
-    return langevin.Pace(rates, np.asarray(updates))
-
-
-def _spectrum(law: Law, weights: np.ndarray) -> np.ndarray:
-    finite = np.isfinite(weights).all()
-    return np.linalg.eigvals(law.scales.weights[0] * weights) if finite else np.full(len(weights), np.nan + 0j)
 
 
 def _tuning(sampling: _Sampling, chains: Chains) -> dict[str, Any]:

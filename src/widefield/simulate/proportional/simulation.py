@@ -71,23 +71,21 @@ def proportional(
 
     - ``train_loss``, ``test_loss`` (step): mean of :math:`\Delta^2` (no ½) over the training set (SGD: over the batch
       about to be used; population: equal to the test loss), and over all inputs and labels, evaluated exactly.
-    - on request ``feature_correlation``, ``gradient_correlation`` (layer, step, step\_): averages over the neurons of
-      layer 1 … L of :math:`h^l(t)h^l(t')` and :math:`g^l(t)g^l(t')`, where :math:`h^0 = \frac{\sqrt D}{P}\sum_\mu
-      \Delta_\mu x_\mu` is sent forward and :math:`w^L` backward (Eq. 26).
+    - on request ``feature_correlation``, ``gradient_correlation`` (layer, step, step\_): averages over neurons of
+      :math:`h^l(t)h^l(t')` and :math:`g^l(t)g^l(t')`, where :math:`h^0 = \frac{\sqrt D}{P}\sum_\mu \Delta_\mu x_\mu` is
+      sent forward and :math:`w^L` backward (Eq. 26).
 
-    Inputs are isotropic with D = ``dimension``, or have the teacher's covariance and target :math:`(\lambda_k, \lambda_k
-    w_k^2)` = ``spectrum``; then ``width`` and the teacher's ``batch`` take the place of the ratios. With
-    ``target_overlap`` :math:`Q_{cc'} = w^*_c\cdot w^*_{c'}/D` there is a readout per channel; several channels give the
-    losses a last dim ``output``, the correlations ``output``, ``output_``.
+    Inputs are isotropic with D = ``dimension``, or have the teacher's ``spectrum`` :math:`(\lambda_k, \lambda_k w_k^2)`;
+    then ``width`` and the teacher's ``batch`` take the place of the ratios. With ``target_overlap`` there is a readout per
+    channel; several give the losses a last dim ``output``, the correlations ``output``, ``output_``.
 
     Notation: :math:`\gamma_0` = ``richness``, :math:`\eta` = ``rate``, :math:`N_l` = round(``width_ratio`` · ``widths`` · D),
-    P = round(``data_ratio`` · D) fixed inputs, or a fresh batch of round(``batch_ratio`` · D) at each step; neither (or
-    infinite): population gradient descent. ``label_noise`` is the variance of :math:`\epsilon`, drawn once per input.
-    ``centered`` subtracts the initial f.
+    P = round(``data_ratio`` · D) fixed inputs, or round(``batch_ratio`` · D) fresh ones at each step; neither (or infinite):
+    population gradient descent. ``label_noise`` is the variance of :math:`\epsilon`, drawn once per input.
     Method: ``paired`` trains two networks from the same weights on the same inputs, with opposite targets and label
     noise, and averages them; this removes what is odd in the target. :math:`|w^*|^2 = D` exactly. With ``flow`` the same
-    networks train with rates η, η/2, η/4 … in as many more updates, and each replicate is extrapolated to rate zero at the
-    times asked for: 7 times the cost of descent, twice as much for each further halving.
+    networks train with rates η, η/2, η/4 … and each replicate is extrapolated to rate zero at the times asked for: 7 times
+    the cost of descent, twice as much for each further halving.
     Error: each replicate is exact for its network. Success means that none diverged or overflowed and, with ``flow``, that
     the last halving of the rate changed no test loss by more than 1e-3 of the largest (``error``; at most 7 halvings, else
     ``inaccurate``); standard errors of the mean stand in the diagnostics.
@@ -97,19 +95,18 @@ def proportional(
     """
     began = time.perf_counter()
     check_options(replicates=replicates, seed=seed, progress=progress)
-    sizes = sizes_of(network, teacher, dimension, width_ratio, width)
     if not isinstance(training, Training):
         raise ValueError(f"`training` must be a widefield.Training, got {type(training).__name__}.")
     training.refuse(NAME, *REFUSED)
-    checks.nonnegative("richness", training.richness, positive=True)
+    richness = checks.nonnegative("richness", training.richness, positive=True)
+    sizes = sizes_of(network, teacher, richness, dimension, width_ratio, width)
     if training.flow and sizes.online:
         raise ValueError(
             "`flow` averages over fresh batches, which is the population: leave out `batch_ratio` and `batch`, or use a "
             "small rate."
         )
-    model = Model(sizes.eigenvalues, sizes.input_scale, sizes.layers, training.richness, network.branch)
-    paired = checks.flag("paired", paired)
-    ensemble = _Ensemble(model, sizes, teacher, training, paired, int(replicates), int(seed))
+    signs = np.array([1.0, -1.0]) if checks.flag("paired", paired) else np.ones(1)
+    ensemble = _Ensemble(sizes, teacher.label_noise, training, signs, int(replicates), int(seed))
     wanted, left_out = ensemble.choose(quantities)
     train = partial(_simulate, ensemble, progress)
     trained = in_flow(train, wanted, JUDGED) if training.flow else train(wanted, 1)
@@ -135,20 +132,19 @@ def proportional(
 
 @dataclass(frozen=True)
 class _Ensemble:
-    """What all replicates share."""
+    """What all replicates share; ``signs`` of the targets of the networks that one replicate averages."""
 
-    model: Model
     sizes: Sizes
-    teacher: Teacher
+    label_noise: float
     training: Training
-    paired: bool
+    signs: np.ndarray
     replicates: int
     seed: int
 
     @property
-    def signs(self) -> np.ndarray:
-        """Signs of the targets of the networks that one replicate averages."""
-        return np.array([1.0, -1.0]) if self.paired else np.ones(1)
+    def model(self) -> Model:
+        """Sizes and scales of the networks."""
+        return self.sizes.model
 
     @property
     def n_rows(self) -> int:
@@ -228,7 +224,7 @@ def _replicate(ensemble: _Ensemble, r: int, *, keep: bool, divisor: int, advance
         ensemble.signs[:, None, None] * targets,
         _gradients(ensemble, data_stream),
         ensemble.training.rates,
-        label_noise=ensemble.teacher.label_noise,
+        label_noise=ensemble.label_noise,
         centered=ensemble.training.centered,
         keep=keep,
         divisor=divisor,
@@ -238,7 +234,7 @@ def _replicate(ensemble: _Ensemble, r: int, *, keep: bool, divisor: int, advance
 
 def _gradients(ensemble: _Ensemble, rng: np.random.Generator) -> Callable[[int], Gradient]:
     """The gradient at each step: of the population, of one training set, or of a fresh batch."""
-    n_data, label_noise, model = ensemble.sizes.n_data, ensemble.teacher.label_noise, ensemble.model
+    n_data, label_noise, model = ensemble.sizes.n_data, ensemble.label_noise, ensemble.model
     if n_data is None:
         population = population_gradient(model, label_noise)
         return lambda t: population

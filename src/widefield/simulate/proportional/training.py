@@ -42,11 +42,6 @@ class Model:
         branch = 1.0 if self.branch is None else self.branch
         return [self.input_scale, *(branch / math.sqrt(n) for n in self.sizes[:-1])]
 
-    @property
-    def output_scale(self) -> float:
-        """What multiplies W^0ᵀ g^1 in the units of the target: √D/(N γ0), or 1/(N γ0) with structured inputs."""
-        return 1 / (self.sizes[-1] * self.richness * self.input_scale)
-
     def population_loss(self, v: np.ndarray, label_noise: float) -> np.ndarray:
         """<Δ²> over inputs and label noise of the error vectors ``v`` (…, D)."""
         return self.input_scale**2 * (v * v) @ self.eigenvalues + label_noise
@@ -78,7 +73,7 @@ class Learner:
 
     def predictor(self, g1: np.ndarray) -> np.ndarray:
         """The linear function that the network is, in the units of the target, (channel, D)."""
-        return self.model.output_scale * (g1 @ self.weights[0])
+        return 1 / (self.model.sizes[-1] * self.model.richness * self.model.input_scale) * (g1 @ self.weights[0])
 
     def update(self, rate: float, g: Sequence[np.ndarray], h: Sequence[np.ndarray]) -> None:
         """One step of Eqs. 25 and 104; the raw learning rate is N_L γ0² ``rate``."""
