@@ -15,7 +15,7 @@ from widefield.question.task import Task
 from widefield.question.training import Training
 from widefield.simulate.dynamics.losses import Loss, loss_of
 from widefield.simulate.dynamics.training import Model, Networks, Step
-from widefield.simulate.networks.call import Layout, Names, Shape, check_shared_inputs, joined, n_bytes
+from widefield.simulate.networks.call import Layout, Names, Shape, check_shared_inputs, joined, n_bytes, require
 from widefield.simulate.networks.trained import FLOW_COPIES
 from widefield.simulate.networks.weights import coordinates
 
@@ -175,10 +175,7 @@ def problem_of(
     _check_training(training)
     if net.readout_variance is None:
         raise ValueError(f"`readout_variance` must be a number in {NAME}: the outputs are read out by trained weights.")
-    if net.readout_bias_variance:
-        raise ValueError(
-            f"`readout_bias_variance` must be 0 in {NAME}: the readout has no bias, got {net.readout_bias_variance:g}."
-        )
+    require(NAME, net, readout_bias_variance=0)
     sizes, labels = net.sizes(width), task.labels()
     supervised = task.supervised_states(net.depth)
     x = task.sequences(net.depth, test=True)

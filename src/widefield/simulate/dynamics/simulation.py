@@ -161,7 +161,7 @@ def _train(
             advance(len(replicates) * (n_rows - t - 1))
             break
         if respond and t in problem.at:
-            Probe(problem, networks, origin, problem.at, t).fill(arrays)
+            Probe(problem, networks, origin, t).fill(arrays)
         pulls = problem.pulls(f)
         force = rows.fill_kernels(t, networks, now, pulls)
         if t + 1 < n_rows:

@@ -96,12 +96,16 @@ def _kernels(network: Network, task: Task, sizes, width: int, count: int, seed: 
         overlap = x[:, a] @ x[:, a].T / x.shape[-1] if a < x.shape[1] else np.zeros((len(x), len(x)))
         sources.append(network.bias_variances[a] + network.input_variances[a] * overlap)
     sources.append(np.full((len(x), len(x)), float(network.readout_bias_variance or 0.0)))
+    weights = [*network.weight_variances, *([] if network.readout_variance is None else [network.readout_variance])]
     shared_bias = network.biases == "tied" and network.bias_variances.any()
     shared_input = network.inputs == "tied" and x.shape[1] > 1
     if network.depth == 1 or (network.weights == "untied" and not shared_bias and not shared_input):
         rng, n = streams(seed, [group], HIDDEN)[0], task.n_samples
         size = max(1, CHUNK // (max(sizes) * n + n * n))
-        parts = [_deep(network, sources, sizes, b.stop - b.start, min(size, count), rng) for b in blocks(count, size)]
+        parts = [
+            _deep(network, weights, sources, sizes, b.stop - b.start, min(size, count), rng)
+            for b in blocks(count, size)
+        ]
         return np.concatenate(parts)
     group_seed = int(np.random.SeedSequence(seed, spawn_key=(group,)).generate_state(1)[0])
     drawn = prior(
@@ -109,21 +113,18 @@ def _kernels(network: Network, task: Task, sizes, width: int, count: int, seed: 
     )
     features = np.moveaxis(np.diagonal(drawn.feature.values, axis1=1, axis2=2), -1, 1)
     first = np.broadcast_to(sources[0], (count, 1, *sources[0].shape))
-    rest = [w * features[:, a] + sources[a + 1] for a, w in enumerate(_weights(network))]
+    rest = [w * features[:, a] + sources[a + 1] for a, w in enumerate(weights)]
     return np.concatenate([first, *(v[:, None] for v in rest)], axis=1)
 
 
-def _weights(network: Network) -> list[float]:
-    readout = [] if network.readout_variance is None else [network.readout_variance]
-    return [*network.weight_variances, *readout]
-
-
 @np.errstate(over="ignore", invalid="ignore")
-def _deep(network: Network, sources, sizes, count: int, padded: int, rng: np.random.Generator) -> np.ndarray:
+def _deep(
+    network: Network, weights: list[float], sources, sizes, count: int, padded: int, rng: np.random.Generator
+) -> np.ndarray:
     """One chunk of networks, layer by layer: z given Ĝ, then the next Ĝ from z."""
     n = len(sources[0])
     G = [np.broadcast_to(sources[0], (count, n, n))]
-    for a, w in enumerate(_weights(network)):
+    for a, w in enumerate(weights):
         z = _root(G[-1]) @ rng.standard_normal((count, n, sizes[a]))
         feature = activate(network.activation, z, padded)
         G.append(w / sizes[a] * feature @ feature.swapaxes(1, 2) + sources[a + 1])

@@ -37,6 +37,14 @@ def check_options(*, replicates: Any, seed: Any, progress: Any) -> None:
         checks.flag("progress", progress)
 
 
+def require(simulator: str, network: Network, **wanted: float) -> None:
+    """Raise where a variance of the network is not the one that ``simulator`` covers."""
+    for name, value in wanted.items():
+        given = getattr(network, name)
+        if given is None or np.any(np.asarray(given) != value):
+            raise ValueError(f"`{name}` must be {value} in {simulator}, got {given}.")
+
+
 def check_shared_inputs(network: Network, sizes: tuple[int, ...], n_driven: int) -> None:
     """Tied input weights need driven states of one width."""
     if network.inputs == "tied" and len(set(sizes[:n_driven])) > 1:

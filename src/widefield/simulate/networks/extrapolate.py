@@ -38,10 +38,9 @@ def extrapolate(wide: Solution, narrow: Solution, *, throw: bool = True) -> Solu
         raise ValueError("`wide` and `narrow` have no average over neurons in common.")
     with np.errstate(invalid="ignore"):  # networks that overflowed are counted below
         arrays = {name: 2 * wide.data[name].values - narrow.data[name].values for name in names}
-    pair = {"wide": wide.certificate, "narrow": narrow.certificate}
     options: dict[str, Any] = {"simulation": wide.certificate.theory}
-    options |= {f"{k}_width": c.options["width"] for k, c in pair.items()}
-    options |= {f"{k}_seed": c.seed for k, c in pair.items()}
+    for which, c in (("wide", wide.certificate), ("narrow", narrow.certificate)):
+        options |= {f"{which}_width": c.options["width"], f"{which}_seed": c.seed}
     options |= {k: v for k, v in wide.certificate.options.items() if k not in MAY_DIFFER}
     failed = [s.status for s in (wide, narrow) if s.status is not Status.success]
     certificate = certify(

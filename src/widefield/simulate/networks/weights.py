@@ -66,8 +66,7 @@ class ExternalInput:
 class DrawnWeights:
     r""":math:`W^a \varphi(h^{a-1})` with drawn weights, for a batch of networks.
 
-    Cost per network: :math:`n^2` random numbers per transition (untied) or once (tied), and :math:`2 n^2 P` flops per
-    transition. ``weights`` holds the standard normal numbers, of all transitions with ``keep``.
+    ``weights`` holds the standard normal numbers, of all transitions with ``keep``.
     """
 
     def __init__(self, net: Network, sizes: Sequence[int], rngs: Sequence[np.random.Generator], keep: bool = False):
@@ -84,11 +83,9 @@ class DrawnWeights:
     def _drawn(self, n_from: int, n_to: int) -> np.ndarray:
         if self.weights and self.net.weights == "tied":
             return self.weights[0]
-        if self.keep or not self.weights or self.weights[0].shape[1:] != (n_from, n_to):
-            fresh = normals(self.rngs, n_from, n_to)
-            self.weights = [*self.weights, fresh] if self.keep else [fresh]
-        else:
-            fresh = normals(self.rngs, out=self.weights[0])
+        reused = bool(self.weights) and not self.keep and self.weights[0].shape[1:] == (n_from, n_to)
+        fresh = normals(self.rngs, n_from, n_to, out=self.weights[0] if reused else None)
+        self.weights = [*self.weights, fresh] if self.keep else [fresh]
         return fresh
 
 
@@ -96,9 +93,8 @@ class UntiedWeightFree:
     r""":math:`W^a \varphi(h^{a-1})` in law, for a batch of networks whose weights are drawn anew at each transition.
 
     With :math:`\Phi = L Q` (:math:`P \times n`, orthonormal rows of :math:`Q`), :math:`\Phi W = L (Q W)` and
-    :math:`Q W` is a fresh :math:`P \times n'` Gaussian matrix. The triangular factor exists at any rank. Cost per
-    network and transition: :math:`n' P` random numbers and :math:`2 n P^2` flops; with :math:`P \ge n` the weights
-    themselves are fewer numbers, and are drawn.
+    :math:`Q W` is a fresh :math:`P \times n'` Gaussian matrix. The triangular factor exists at any rank; with
+    :math:`P \ge n` the weights themselves are fewer numbers, and are drawn.
     """
 
     def __init__(self, net: Network, sizes: Sequence[int], rngs: Sequence[np.random.Generator]):
@@ -120,10 +116,7 @@ class TiedWeightFree:
     An orthonormal ``basis`` :math:`Q` of all features so far, and the ``action`` :math:`B = Q W` on it, are all that is
     known of :math:`W`: on the complement of :math:`Q` it is still a fresh Gaussian matrix. New features
     :math:`\Phi = C Q + L Q_{\rm new}` therefore give :math:`\Phi W = C B + L B_{\rm new}` with :math:`B_{\rm new}`
-    fresh. Cost per network: :math:`n A P` random numbers and :math:`O(n (A P)^2)` flops for :math:`A` transitions;
-    needs :math:`A P \le n`.
-
-    *Error*: the basis is orthonormal to :math:`10^{-10}` or better. Features that lie in the span of earlier ones
+    fresh. :math:`A` transitions need :math:`A P \le n`. *Error*: the basis is orthonormal to :math:`10^{-10}` or better. Features that lie in the span of earlier ones
     (duplicate inputs, dead networks, fixed points) add no direction.
     """
 
@@ -159,8 +152,8 @@ def _split(feature: np.ndarray, past: np.ndarray, fresh: np.ndarray) -> np.ndarr
 def _split_weak(feature: np.ndarray, past: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """One network's split, safe at any rank.
 
-    Pivoting puts dependent features last, where their directions can be left out (rows of zeros); the remaining ones
-    are projected off ``past`` again, since cancellation may have left a part of it in them.
+    Pivoting puts dependent features last, where their directions are left out (rows of zeros); the others are projected
+    off ``past`` again, since cancellation may have left a part of it in them.
     """
     unit = feature / np.where(length > 0, length, 1.0)[:, None]
     on_past = unit @ past.T

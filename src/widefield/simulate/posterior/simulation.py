@@ -1,12 +1,10 @@
-r"""Trained networks of finite width: weights drawn from their posterior.
+r"""Trained networks of finite width: weights drawn from their posterior. One random stream per chain.
 
 ``"hmc"`` integrates out :math:`V`, in which the posterior is Gaussian, and samples :math:`U, W` by Hamiltonian Monte
-Carlo that is exact under the prior, see `hmc`: the same law, without the stiff directions of :math:`V`; predictions are
-averaged over :math:`V` given the features. ``"sgld"`` runs the Langevin dynamics of all weights; ``precondition=False``
-is plain training, :math:`d\theta = -\nabla\frac12\sum(f-y)^2\,dt - K G^{-1}\theta\,dt + \sqrt{2K}\,dB`, whose input
-weights relax :math:`N^2` times more slowly than its readout. Where :math:`W \to -W` is a symmetry, networks are reported
-with positively correlated adjacent states (the certificate says so). Inputs of high dimension enter through their inner
-products. One random stream per chain; a chain does not depend on the others.
+Carlo that is exact under the prior, see `hmc`; predictions are averaged over :math:`V` given the features. ``"sgld"``
+runs the Langevin dynamics of all weights; ``precondition=False`` is plain training, :math:`d\theta =
+-\nabla\frac12\sum(f-y)^2\,dt - K G^{-1}\theta\,dt + \sqrt{2K}\,dB`, whose input weights relax :math:`N^2` times more
+slowly than its readout. Inputs of high dimension enter through their inner products.
 """
 
 import time
@@ -23,7 +21,7 @@ from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
-from widefield.simulate.networks.call import Layout, batch_size, blocks, certify, check_call, labeled, n_bytes
+from widefield.simulate.networks.call import Layout, batch_size, blocks, certify, check_call, labeled, n_bytes, require
 from widefield.simulate.networks.forward import Parameters
 from widefield.simulate.networks.streams import CHAIN, streams
 from widefield.simulate.posterior import hmc, langevin
@@ -104,9 +102,14 @@ def posterior(
         updates=None if updates is None else checks.integer("updates", updates, 1),
         precondition=checks.flag("precondition", precondition),
     )
-    langevin_only = {"rate": rate is not None, "updates": updates is not None, "precondition": not precondition}
-    for name in [name for name, given in langevin_only.items() if given and sampler != "sgld"]:
-        raise ValueError(f"`{name}` belongs to the posterior's sampler 'sgld', got sampler {sampler!r}.")
+    options = {"width": int(width), "temperature": float(sampling.law.temperature), "sampler": sampler}
+    options |= {"draws": sampling.draws, "warmup": sampling.warmup, "replicates": sampling.replicates}
+    options["start"] = "prior" if sampling.kernel is None else "kernel"
+    langevin_only = {"rate": sampling.rate, "updates": sampling.updates, "precondition": precondition}
+    if sampler == "sgld":
+        options |= langevin_only
+    elif given := [name for name, value in langevin_only.items() if value is not None and value is not True]:
+        raise ValueError(f"`{given[0]}` belongs to the posterior's sampler 'sgld', got sampler {sampler!r}.")
     layout = _layout(sampling, task)
     wanted, left_out = boundary.choose_quantities(quantities, n_bytes(layout, sampling.replicates))
     if (need := 8 * WORKING_COPIES * sampling.n_weights) > boundary.memory_budget():
@@ -120,15 +123,13 @@ def posterior(
     fields |= {"eigenvalue_real": np.real(spectra), "eigenvalue_imag": np.imag(spectra)} if spectra else {}
     arrays = {name: fields[name] for name in wanted}
     averages = {name: values for name, values in arrays.items() if name not in SPECTRUM}
-    judged, diagnostics, advice = judge(
-        {name: chains.traces[..., i] for i, name in enumerate(TRACES[: chains.traces.shape[2]])}
-    )
+    judged, diagnostics, advice = judge(dict(zip(TRACES, np.moveaxis(chains.traces, 2, 0), strict=False)))
     certificate = certify(
         NAME,
         averages or {"energy": np.asarray(chains.mean.energy)},
         began,
         seed=sampling.seed,
-        options=sampling.options(),
+        options=options,
         notes=(*task.notes, *notes, *([MIRROR] if sampling.law.mirror else []), *advice),
         left_out=left_out,
         checks=judged,
@@ -153,14 +154,6 @@ class _Sampling:
     rate: float | None
     updates: int | None
     precondition: bool
-
-    def options(self) -> dict[str, Any]:
-        """What the certificate tells of the sampling."""
-        common = {"width": self.law.width, "temperature": float(self.law.temperature), "sampler": self.sampler}
-        common |= {name: getattr(self, name) for name in ("draws", "warmup", "replicates")}
-        common |= {"start": "prior" if self.kernel is None else "kernel"}
-        langevin_only = {name: getattr(self, name) for name in ("rate", "updates", "precondition")}
-        return common if self.sampler == "hmc" else common | langevin_only
 
     @property
     def n_weights(self) -> int:
@@ -189,10 +182,7 @@ def _check_network(net: Network, task: Task, width: int) -> None:
     checks.integer("width", width, 1)
     if task.y is None:
         raise ValueError("`y` is needed: the posterior is that of networks given labels, but the task has none.")
-    if net.bias_variances.any():
-        raise ValueError(f"`bias_variance` must be 0: the posterior has no biases, got {net.bias_variance}.")
-    if net.readout_bias_variance:
-        raise ValueError(f"`readout_bias_variance` must be 0 in the posterior, got {net.readout_bias_variance}.")
+    require(NAME, net, bias_variance=0, readout_bias_variance=0)
     if not net.readout_variance:
         raise ValueError(f"`readout_variance` must be positive in the posterior, got {net.readout_variance}.")
     if len(set(net.sizes(width))) > 1:
@@ -218,25 +208,29 @@ def _sample(
     """Chains, spectra of their last weights, and what there is to say about their first ones."""
     parts: list[Chains] = []
     spectra: list[np.ndarray] = []
-    mismatches: list[float] = []
+    mismatches = [0.0]
     pace, law, warmup, draws = None, sampling.law, sampling.warmup, sampling.draws
     title = f"{sampling.replicates} chains at width {law.width}"
     with bar(title, sampling.replicates * (warmup + draws), progress, sampling.seconds) as advance:
         for block in blocks(sampling.replicates, sampling.batch):
             rngs = streams(sampling.seed, range(block.start, block.start + sampling.batch), CHAIN)  # compiled once
-            first = [_first_weights(sampling, rng) for rng in rngs]
-            mismatches += [mismatch for _, mismatch in first]
+            positions: list[Parameters] = []
+            for rng in rngs:
+                if sampling.kernel is None:
+                    position = prior_weights(sampling.net, law, rng)
+                else:
+                    position, mismatch = kernel_weights(sampling.kernel, sampling.net, law, rng)
+                    mismatches.append(mismatch)
+                if sampling.sampler == "sgld":  # moves the readout too, drawn here given the features
+                    readout = draw_readout(position, law, rng)
+                    position = position._replace(readout=[readout, np.zeros((1, readout.shape[1]))])
+                positions.append(position)
             if sampling.sampler == "sgld" and pace is None:
-                pace = langevin.pace_of(
-                    first[0][0],
-                    law,
-                    rate=sampling.rate,
-                    updates=sampling.updates,
-                    precondition=sampling.precondition,
-                )
+                rate, updates, precondition = sampling.rate, sampling.updates, sampling.precondition
+                pace = langevin.pace_of(positions[0], law, rate=rate, updates=updates, precondition=precondition)
             tuning, move = (hmc.first_step(), hmc.move) if pace is None else (pace, langevin.move)
             state = State(
-                jax.tree.map(lambda *rows: np.stack(rows), *(position for position, _ in first)),
+                jax.tree.map(lambda *rows: np.stack(rows), *positions),
                 jax.tree.map(lambda x: np.stack([x] * sampling.batch), tuning),
                 jax.vmap(jax.random.key)(np.array([rng.integers(2**62) for rng in rngs])),
             )
@@ -249,18 +243,6 @@ def _sample(
     notes = [f"the starting kernel is reproduced to {worst:.1e} only"] if worst > 1e-6 else []
     together = jax.tree.map(lambda *rows: np.concatenate(rows)[: sampling.replicates], *parts)
     return together, spectra[: sampling.replicates], notes
-
-
-def _first_weights(sampling: _Sampling, rng: np.random.Generator) -> tuple[Parameters, float]:
-    """Weights to start from; Langevin dynamics moves the readout too, drawn here given the features."""
-    if sampling.kernel is None:
-        position, mismatch = prior_weights(sampling.net, sampling.law, rng), 0.0
-    else:
-        position, mismatch = kernel_weights(sampling.kernel, sampling.net, sampling.law, rng)
-    if sampling.sampler == "sgld":
-        readout = draw_readout(position, sampling.law, rng)
-        position = position._replace(readout=[readout, np.zeros((1, readout.shape[1]))])
-    return position, mismatch
 
 
 def _tuning(sampling: _Sampling, chains: Chains) -> dict[str, Any]:

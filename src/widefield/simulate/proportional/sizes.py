@@ -9,6 +9,7 @@ from widefield.question import checks
 from widefield.question.activation import as_activation
 from widefield.question.network import Network
 from widefield.question.teacher import Teacher
+from widefield.simulate.networks.call import require
 from widefield.simulate.proportional.training import Model
 
 NAME = "simulate.proportional"
@@ -32,7 +33,14 @@ class Sizes:
 
 def sizes_of(net: Network, teacher: Teacher, richness: float, dimension: Any, width_ratio: Any, width: Any) -> Sizes:
     """Sizes by ratios for isotropic inputs, by counts for structured ones."""
-    _check_network(net)
+    if not isinstance(net, Network):
+        raise ValueError(f"`network` must be a widefield.Network (DNN or ResNet), got {type(net).__name__}.")
+    if net.weights == "tied":
+        raise ValueError(f"`network` must be a DNN or ResNet in {NAME}: its weights are untied, got a {net.kind}.")
+    if net.activation != as_activation("linear"):
+        raise ValueError(f"`activation` must be 'linear' in {NAME}, got {net.activation}.")
+    require(NAME, net, weight_variance=1, input_variance=1, readout_variance=1)
+    require(NAME, net, bias_variance=0, readout_bias_variance=0)
     if not isinstance(teacher, Teacher):
         raise ValueError(f"`teacher` must be a widefield.Teacher, got {type(teacher).__name__}.")
     _refuse(f"in {NAME}", samples=teacher.samples, supervised=teacher.supervised)
@@ -56,23 +64,6 @@ def sizes_of(net: Network, teacher: Teacher, richness: float, dimension: Any, wi
         online=batch is not None,
         options={"width": int(width), "sizes": layers},
     )
-
-
-def _check_network(net: Any) -> None:
-    """Refuse what the proportional limit does not cover, by name."""
-    if not isinstance(net, Network):
-        raise ValueError(f"`network` must be a widefield.Network (DNN or ResNet), got {type(net).__name__}.")
-    if net.weights == "tied":
-        raise ValueError(f"`network` must be a DNN or ResNet in {NAME}: its weights are untied, got a {net.kind}.")
-    if net.activation != as_activation("linear"):
-        raise ValueError(f"`activation` must be 'linear' in {NAME}, got {net.activation}.")
-    for name in ("weight_variance", "input_variance", "readout_variance"):
-        value = getattr(net, name)
-        if value is None or np.any(np.asarray(value) != 1):
-            raise ValueError(f"`{name}` must be 1 in {NAME}, got {value}.")
-    for name in ("bias_variance", "readout_bias_variance"):
-        if np.any(np.asarray(getattr(net, name)) != 0):
-            raise ValueError(f"`{name}` must be 0 in {NAME}: it has no biases, got {getattr(net, name)}.")
 
 
 def _refuse(reason: str, **values: Any) -> None:
