@@ -6,7 +6,7 @@ import pytest
 
 import widefield as wf
 from widefield.answer import boundary
-from widefield.simulate.dynamics import ensemble
+from widefield.simulate.dynamics import problem
 
 from ..calls import dynamics as simulate
 
@@ -34,7 +34,7 @@ def test_same_seed_same_numbers_whatever_the_other_replicates_and_quantities(opt
 
 def test_batches_change_no_number(monkeypatch):
     together = simulate(wf.RNN(3, "gelu"), SEQUENCE, **RUN)
-    monkeypatch.setattr(ensemble, "BATCH_NUMBERS", 1)
+    monkeypatch.setattr(problem, "BATCH_NUMBERS", 1)
     alone = simulate(wf.RNN(3, "gelu"), SEQUENCE, **RUN)
     for name in together.data.data_vars:
         np.testing.assert_allclose(together.data[name], alone.data[name], rtol=1e-12, atol=1e-13)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from widefield.simulate.networks.forward import Parameters, forward, preactivations, prior_scales
-from widefield.simulate.networks.inputs import coordinates
-from widefield.simulate.networks.tangent import tangent_kernel
+from widefield.simulate.networks.forward import Parameters, forward, preactivations, prior_scales, tangent_kernel
+from widefield.simulate.networks.weights import coordinates
 
 from ...contracts import assert_gradient_is_difference, assert_jit_is_plain, assert_vmap_is_loop
 from .test_tangent import NETWORKS, RUN, drawn_parameters, outputs

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from widefield.simulate.networks.inputs import ExternalInput, coordinates
 from widefield.simulate.networks.streams import HIDDEN, streams
-from widefield.simulate.networks.weights import DrawnWeights
+from widefield.simulate.networks.weights import DrawnWeights, ExternalInput, coordinates
 from widefield.simulate.prior.fields import draw_readout
 
 from ..students import agrees

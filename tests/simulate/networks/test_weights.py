@@ -6,8 +6,7 @@ import pytest
 
 import widefield as wf
 from widefield.simulate.networks import weights
-from widefield.simulate.networks.inputs import coordinates
-from widefield.simulate.networks.weights import TiedWeightFree, UntiedWeightFree
+from widefield.simulate.networks.weights import TiedWeightFree, UntiedWeightFree, coordinates
 
 from ..students import same_mean, same_moments
 

@@ -9,9 +9,9 @@ import pytest
 import widefield as wf
 from widefield.answer import boundary
 from widefield.simulate.posterior import simulation
+from widefield.simulate.posterior.chains import measure
 from widefield.simulate.posterior.initial_weights import kernel_of, kernel_weights, prior_weights
 from widefield.simulate.posterior.law import is_mirror_symmetric, law_of
-from widefield.simulate.posterior.measurements import measure
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((2, 5)), RNG.standard_normal((2, 2))

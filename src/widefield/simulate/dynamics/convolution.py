@@ -73,15 +73,11 @@ def features(weights, x):
     return pooled, pooled @ readout / len(readout)
 
 
-def loss(weights, x, y, first, richness):
-    """Half the mean square of f − y over a batch; ``first`` are the outputs at the start, times the richness."""
-    return 0.5 * jnp.mean(((features(weights, x)[1] - first) / richness - y) ** 2)
-
-
 @partial(jax.jit, donate_argnums=0)
 def update(weights, x, y, first, richness, rate):
     """One step of gradient descent with the raw rate ηγ0²N."""
-    slopes = jax.grad(loss)(weights, x, y, first, richness)
+    loss = lambda weights: 0.5 * jnp.mean(((features(weights, x)[1] - first) / richness - y) ** 2)  # noqa: E731
+    slopes = jax.grad(loss)(weights)
     raw = (rate * richness**2 * len(weights[-1])).astype(weights[-1].dtype)
     return [w - raw * slope for w, slope in zip(weights, slopes, strict=True)]
 
@@ -92,9 +88,6 @@ def measured(weights, x_test, first, y_test, richness) -> tuple[float, ...]:
     f = (output - first) / richness
     error = 0.5 * np.mean((f - y_test) ** 2)
     right = 0.5 + 0.5 * np.mean(np.sign(f * y_test))
-    return float(error), float(right), _cosine(pooled @ pooled.T, np.outer(y_test, y_test))
-
-
-def _cosine(kernel: np.ndarray, target: np.ndarray) -> float:
+    kernel, target = pooled @ pooled.T, np.outer(y_test, y_test)
     norms = np.linalg.norm(kernel, axis=(-2, -1)) * np.linalg.norm(target, axis=(-2, -1))
-    return float(np.sum(kernel * target, axis=(-2, -1)) / norms)
+    return float(error), float(right), float(np.sum(kernel * target, axis=(-2, -1)) / norms)

@@ -1,7 +1,6 @@
 r"""Kernels of networks under training: averages over the neurons of a state, at one step or between steps."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -23,7 +22,7 @@ def tangent_kernel(model: Model, phi: Arrays, fields: Channels, readouts: Sequen
     """
     v, width, O = model.net.readout_variance or 0.0, model.sizes[-1], model.n_outputs
     same = [[v / width * _gram(phi[c], phi[d])[..., None, None] * np.eye(O) for d in readouts] for c in readouts]
-    result = np.stack([np.stack(row, axis=1) for row in same], axis=1)
+    result = _stacked(same)
     for k, q in product(range(len(model.sizes)), repeat=2):
         covariance = _shared(model, phi, k, q)
         if covariance is not None:
@@ -68,62 +67,36 @@ def _cosine(kernel: np.ndarray, target: np.ndarray) -> np.ndarray:
     return np.sum(kernel * target, axis=(1, 2)) / np.where(size > 0, size, 1.0)
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Activations and backward fields at the steps ``at``, kept until the two-time kernels are formed."""
-
-    at: np.ndarray
-    features: Arrays | None  # per state (replicate, at, sample, neuron)
-    gradients: dict[tuple[int, int], Arrays] | None  # the same per (readout, output)
-
-    def keep(self, step: int, phi: Arrays, fields: Channels) -> None:
-        """Store what belongs to ``step``, where it is one of ``at``."""
-        for i in np.flatnonzero(self.at == step):
-            for kept, now in zip(self.features or [], phi, strict=False):
-                kept[:, i] = now
-            for channel, states in (self.gradients or {}).items():
-                for kept, now in zip(states, fields[channel], strict=True):
-                    kept[:, i] = now
-
-
-def memory(
-    model: Model, n_networks: int, at: np.ndarray, channels: Sequence[tuple[int, int]], names: Sequence[str]
-) -> Memory:
-    """Room for what the two-time kernels among ``names`` need."""
-    room = lambda: [np.zeros((n_networks, len(at), model.n_train, n)) for n in model.sizes]  # noqa: E731
-    features = room() if "feature_kernel" in names else None
-    gradients = {c: room() for c in channels} if "gradient_kernel" in names else None
-    return Memory(at, features, gradients)
-
-
 def feature_kernel(model: Model, states: Arrays, *, cross: bool) -> np.ndarray:
     r""":math:`\varphi\varphi/N_k`, (replicate, state[, state\_], at, at\_, sample, sample\_)."""
     scaled = [x / np.sqrt(n) for x, n in zip(states, model.sizes, strict=True)]
     return _two_times(scaled, scaled, cross=cross)
 
 
-def gradient_kernel(gradients: dict[tuple[int, int], Arrays], *, cross: bool) -> np.ndarray:
+def gradient_kernel(gradients: Channels, *, cross: bool) -> np.ndarray:
     r""":math:`gg/N_k`, (replicate, readout, readout\_, state[, state\_], at, at\_, sample, sample\_, output, output\_)."""
     readouts, outputs = (sorted({channel[i] for channel in gradients}) for i in (0, 1))
-    per_pair = lambda c, d: np.stack(  # noqa: E731
-        [
-            np.stack([_two_times(gradients[c, o], gradients[d, p], cross=cross) for p in outputs], axis=-1)
-            for o in outputs
-        ],
-        axis=-2,
-    )
-    return np.stack([np.stack([per_pair(c, d) for d in readouts], axis=1) for c in readouts], axis=1)
+
+    def per_pair(c: int, d: int) -> np.ndarray:
+        two_times = lambda o, p: _two_times(gradients[c, o], gradients[d, p], cross=cross)  # noqa: E731
+        return np.stack([np.stack([two_times(o, p) for p in outputs], axis=-1) for o in outputs], axis=-2)
+
+    return _stacked([[per_pair(c, d) for d in readouts] for c in readouts])
+
+
+def _stacked(rows: list[Arrays]) -> np.ndarray:
+    """A matrix of arrays as axes 1 and 2."""
+    return np.stack([np.stack(row, axis=1) for row in rows], axis=1)
 
 
 def _two_times(left: Arrays, right: Arrays, *, cross: bool) -> np.ndarray:
     """Inner products of all steps and samples, between all states or (without ``cross``) each with itself."""
-    if not cross:
-        return np.stack([_pair(a, b) for a, b in zip(left, right, strict=True)], axis=1)
-    return np.stack([np.stack([_pair(a, b) for b in right], axis=1) for a in left], axis=1)
 
+    def pair(a: np.ndarray, b: np.ndarray) -> np.ndarray:  # (replicate, at, at_, sample, sample_)
+        n_networks, n_at, n_samples, n = a.shape
+        flat = _gram(a.reshape(n_networks, -1, n), b.reshape(n_networks, -1, n))
+        return flat.reshape(n_networks, n_at, n_samples, n_at, n_samples).transpose(0, 1, 3, 2, 4)
 
-def _pair(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(replicate, at, at_, sample, sample_) of two states."""
-    n_networks, n_at, n_samples, n = a.shape
-    flat = _gram(a.reshape(n_networks, -1, n), b.reshape(n_networks, -1, n))
-    return flat.reshape(n_networks, n_at, n_samples, n_at, n_samples).transpose(0, 1, 3, 2, 4)
+    if cross:
+        return _stacked([[pair(a, b) for b in right] for a in left])
+    return np.stack([pair(a, b) for a, b in zip(left, right, strict=True)], axis=1)

@@ -25,18 +25,14 @@ def loss_of(loss: Any, labels: dict[str, np.ndarray]) -> Loss:
     if callable(loss):
         return _user_loss(loss, next(iter(labels.values())).shape[-1])
     for name, y in labels.items():
-        _check_labels(loss, name, y)
-    return NAMED[loss]
-
-
-def _check_labels(loss: str, name: str, y: np.ndarray) -> None:
-    if loss == "logistic" and not np.isin(y, (-1.0, 1.0)).all():
-        raise ValueError(f"`{name}` must hold -1 and 1 with the logistic loss, got values from {y.min()} to {y.max()}.")
-    if loss == "cross_entropy":
-        if y.shape[-1] < 2:
+        if loss == "logistic" and not np.isin(y, (-1.0, 1.0)).all():
+            given = f"got values from {y.min()} to {y.max()}"
+            raise ValueError(f"`{name}` must hold -1 and 1 with the logistic loss, {given}.")
+        if loss == "cross_entropy" and y.shape[-1] < 2:
             raise ValueError(f"`{name}` must have one output per class (at least 2) with the cross-entropy, got 1.")
-        if (y < 0).any() or np.abs(y.sum(axis=-1) - 1).max() > 1e-9:
+        if loss == "cross_entropy" and ((y < 0).any() or np.abs(y.sum(axis=-1) - 1).max() > 1e-9):
             raise ValueError(f"`{name}` must be class probabilities that sum to 1 with the cross-entropy loss.")
+    return NAMED[loss]
 
 
 def _user_loss(function: Callable, n_outputs: int) -> Loss:
@@ -51,20 +47,20 @@ def _user_loss(function: Callable, n_outputs: int) -> Loss:
         ) from error
     if value.dtype != np.float64:
         raise ValueError(f"`loss` must return float64, but {name} returns {value.dtype}.")
-    both = _compiled(function)
-    return Loss(lambda f, y: _flat(both, f, y)[0], lambda f, y: -_flat(both, f, y)[1])
+    mapped = _mapped(function)
+    return Loss(lambda f, y: mapped(f, y)[0], lambda f, y: -mapped(f, y)[1])
 
 
 @lru_cache(maxsize=16)
-def _compiled(function: Callable) -> Callable:
-    return jax.jit(jax.vmap(jax.value_and_grad(function)))
+def _mapped(function: Callable) -> Callable:
+    """Values and slopes over all leading axes."""
+    compiled = jax.jit(jax.vmap(jax.value_and_grad(function)))
 
+    def both(f: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        value, slope = compiled(*(x.reshape(-1, f.shape[-1]) for x in (f, np.broadcast_to(y, f.shape))))
+        return np.asarray(value).reshape(f.shape[:-1]), np.asarray(slope).reshape(f.shape)
 
-def _flat(both: Callable, f: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values and slopes of a mapped function, whatever the leading axes."""
-    y = np.broadcast_to(y, f.shape)
-    value, slope = both(f.reshape(-1, f.shape[-1]), y.reshape(-1, f.shape[-1]))
-    return np.asarray(value).reshape(f.shape[:-1]), np.asarray(slope).reshape(f.shape)
+    return both
 
 
 NAMED = {

@@ -31,11 +31,11 @@ FORWARD, BACKWARD = "forward_response", "backward_response"
 
 @dataclass(frozen=True)
 class Source:
-    """A sign per neuron (replicate, neuron), on ``state`` of one ``sample``; of u where ``channel`` is None."""
+    """A sign per neuron (replicate, neuron), on ``state`` of one ``sample``: of r at a (readout, output), or else of u."""
 
     state: int
     sample: int
-    channel: int | None
+    channel: tuple[int, int] | None
     signs: np.ndarray
 
 
@@ -46,39 +46,26 @@ class Probe:
     problem: Problem
     networks: Networks
     origin: np.ndarray | float
-    at: np.ndarray
     s: int
 
     def fill(self, arrays: dict[str, np.ndarray]) -> None:
         """Columns of all sources at step ``s``; the networks stay as they are."""
-        training = self.problem.training
+        problem, training = self.problem, self.problem.training
+        first, *hidden, last = problem.initial_scales
+        hidden = hidden * (len(problem.model.sizes) - 1) if len(hidden) == 1 else hidden
         kept = float(np.prod(1 - training.rates[: self.s] * training.weight_decay))
-        for source in self._sources():
-            name = BACKWARD if source.channel is None else FORWARD
-            if name in arrays:
-                self._store(arrays[name], kept * self._scale(source) * self._column(source), source)
-
-    def _sources(self) -> Iterator[Source]:
-        """All that there are, each with its signs, whatever is asked for."""
-        problem, rngs = self.problem, streams(self.networks.seed, self.networks.replicates, PROBE + self.s)
+        rngs = streams(self.networks.seed, self.networks.replicates, PROBE + self.s)
         for state, size in enumerate(problem.model.sizes):
             for sample in range(problem.model.n_train):
-                for channel in (None, *range(len(problem.channels))):
-                    signs = np.sign(normals(rngs, size))
-                    readout = max(problem.supervised) if channel is None else self._readout(channel)
-                    if (channel is not None or state) and state <= readout:
-                        yield Source(state, sample, channel, signs)
-
-    def _scale(self, source: Source) -> float:
-        """Of the weights that make the field which the source is added to."""
-        first, *inner, last = self.problem.initial_scales
-        if source.channel is not None and source.state == self._readout(source.channel):
-            return last
-        into = source.state if source.channel is None else source.state + 1
-        return first if not into else inner[0] if len(inner) == 1 else inner[into - 1]
-
-    def _readout(self, channel: int) -> int:
-        return self.problem.supervised[self.problem.channels[channel][0]]
+                for channel in (None, *problem.channels):
+                    source = Source(state, sample, channel, np.sign(normals(rngs, size)))  # drawn whatever is asked for
+                    name = BACKWARD if channel is None else FORWARD
+                    readout = max(problem.supervised) if channel is None else problem.supervised[channel[0]]
+                    if name not in arrays or state > readout or (channel is None and not state):
+                        continue
+                    weights = state if channel is None else -1 if state == readout else state + 1
+                    scale = (first, *hidden, last)[weights]  # of those that make the field of the source
+                    self._store(arrays[name], kept * scale * self._column(source), source)
 
     def _column(self, source: Source) -> np.ndarray:
         """Derivatives (replicate, channel or 1, state, at, sample) by one source; zero before step ``s``."""
@@ -87,7 +74,8 @@ class Probe:
             rows = [2 * a - b for a, b in zip(*(self._differences(source, f * size) for f in (1, 2)), strict=True)]
         else:
             rows = self._differences(source, SIZE)
-        return np.stack([rows[t - self.s] if t >= self.s else np.zeros_like(rows[0]) for t in self.at], axis=3)
+        before = np.zeros_like(rows[0])
+        return np.stack([rows[t - self.s] if t >= self.s else before for t in self.problem.at], axis=3)
 
     def _differences(self, source: Source, size: float) -> list[np.ndarray]:
         plus, minus = (self._rows(source, sign * size) for sign in (1, -1))
@@ -98,9 +86,7 @@ class Probe:
         problem, networks, n = self.problem, self.networks.copy(), self.problem.model.n_train
         now = networks.forward()
         if source.channel is not None:
-            c, o = problem.channels[source.channel]
-            pulls = {problem.supervised[c]: problem.unit_pull(o)}
-            sent = networks.backward(networks.slopes(now.h), pulls)[source.state]
+            sent = networks.backward(networks.slopes(now.h), problem.unit_pull(source.channel))[source.state]
             return float(problem.model.richness * problem.model.sizes[-1] * np.sqrt(np.mean(sent**2)))
         problem.descend(networks, self.origin, problem.step(min(self.s, problem.training.steps - 1)))
         change = (networks.forward().h[source.state] - now.h[source.state])[:, :n]
@@ -118,7 +104,7 @@ class Probe:
             if t < problem.training.steps:
                 added = None
                 if first and source.channel is not None:
-                    c, o = problem.channels[source.channel]
+                    c, o = source.channel
                     pull = pulls[problem.supervised[c]][:, :, o, None]
                     added = self._spread(source, size / (model.richness * model.sizes[-1]) * pull)
                 networks.update(now.phi, networks.backward(slopes, pulls, added), pulls, problem.step(t))
@@ -130,23 +116,19 @@ class Probe:
 
     def _row(self, source: Source, networks: Networks, phi, slopes) -> np.ndarray:
         """(replicate, channel or 1, state, sample); states of other widths have no common neurons and give zero."""
-        problem, model = self.problem, self.problem.model
-        if source.channel is not None:
-            return self._contract(source, [phi])
-        scale = model.richness * model.sizes[-1]
-        sent = (networks.backward(slopes, {problem.supervised[c]: problem.unit_pull(o)}) for c, o in problem.channels)
-        return self._contract(source, [[scale * e for e in states] for states in sent])
-
-    def _contract(self, source: Source, channels: list[list[np.ndarray]]) -> np.ndarray:
-        n, size = self.problem.model.n_train, source.signs.shape[1]
+        problem, model, fields = self.problem, self.problem.model, [phi]
+        if source.channel is None:
+            sent = [networks.backward(slopes, problem.unit_pull(channel)) for channel in problem.channels]
+            fields = [[model.richness * model.sizes[-1] * e for e in states] for states in sent]
+        n, size = model.n_train, source.signs.shape[1]
         one = lambda x: np.einsum("rmi,ri->rm", x[:, :n], source.signs) / size  # noqa: E731
         none = np.zeros((len(source.signs), n))
-        rows = [np.stack([one(x) if x.shape[2] == size else none for x in states], axis=1) for states in channels]
+        rows = [np.stack([one(x) if x.shape[2] == size else none for x in states], axis=1) for states in fields]
         return np.stack(rows, axis=1)
 
     def _store(self, array: np.ndarray, response: np.ndarray, source: Source) -> None:
         """Put a column into its place of the field, (replicate[, readout], layer or state, state_, at, …[, output])."""
-        problem, column = self.problem, int(np.flatnonzero(self.at == self.s)[0])
+        problem, column = self.problem, int(np.flatnonzero(self.problem.at == self.s)[0])
         view = array if problem.model.n_outputs > 1 else array[..., None]
         view = view if len(problem.supervised) > 1 else view[:, None]
         state, chosen = source.state, problem.channels
@@ -154,7 +136,7 @@ class Probe:
             response = np.concatenate([response[:, :, 1:], np.zeros_like(response[:, :, :1])], axis=2)
             state -= 1
         else:
-            chosen = [problem.channels[source.channel]]
+            chosen = [source.channel]
         for i, (c, o) in enumerate(chosen):
             if problem.by_layer:
                 view[:, c, state, :, column, :, source.sample, o] = response[:, i, state]

@@ -17,13 +17,11 @@ from widefield.answer.solution import Solution, make_solution
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.question.training import Training
-from widefield.simulate.dynamics import kernels, rows
-from widefield.simulate.dynamics.ensemble import ON_REQUEST, Ensemble, layout_of, steps_of
-from widefield.simulate.dynamics.problem import NAME, problem_of
+from widefield.simulate.dynamics.problem import NAME, ON_REQUEST, Problem, problem_of
 from widefield.simulate.dynamics.responses import Probe
+from widefield.simulate.dynamics.rows import Rows
 from widefield.simulate.dynamics.training import Networks
-from widefield.simulate.networks.arguments import check_call
-from widefield.simulate.networks.fields import blocks, labeled
+from widefield.simulate.networks.call import Names, blocks, check_call, labeled
 from widefield.simulate.networks.trained import Trained, certify_trained, in_flow
 
 DIVERGED = 1e6  # growth of an output, against labels and first outputs, that no stable training shows
@@ -60,8 +58,8 @@ def dynamics(
 
     - ``loss``, ``test_loss`` (step): :math:`\sum\ell`, for the test inputs times P/P_test.
     - ``prediction`` (step, sample, output), ``test_prediction`` (step, test, output): the supervised state's; where
-      several states are supervised, a ``state`` dim after ``step`` runs over all states.
-    - ``state_prediction`` (step, state, sample, output): the readouts of all states, supervised or not.
+      several are supervised, a ``state`` dim after ``step`` runs over all; ``state_prediction`` (step, state, sample,
+      output) has all states in any case.
     - ``ntk`` (step, sample, sample\_): :math:`\gamma_0^2 N \sum_\theta \partial_\theta f\,\partial_\theta f'`.
     - ``feature_kernel``, ``gradient_kernel`` (layer, step, step\_, sample, sample\_): averages over neurons of
       :math:`\varphi\varphi'` and :math:`g g'`, :math:`g^{k;c} = \gamma_0\sqrt{N_k N}\,\partial f^c/\partial h^k`.
@@ -74,61 +72,69 @@ def dynamics(
     - ``preactivation``, ``pregradient`` (layer or state, neuron, sample): h and :math:`z = \gamma_0N\,\partial f/\partial
       \varphi` after the last update, or with ``at`` (layer, at, …); z with its readout in front and output behind.
 
-    Notation: the training is a `widefield.Training`, with :math:`\gamma_0` = ``richness`` and :math:`\eta` = ``rate``;
-    :math:`N` is the last layer's width. All parameters start as N(0, 1) times ``initial_scale``; the readout has no bias.
-    ``momentum_time`` :math:`\tau`: :math:`Q \leftarrow (1 - \eta/\tau) Q - (\eta/\tau)\gamma_0^2 N\nabla`, then
-    :math:`\theta \leftarrow (1 - \eta\lambda)\theta + \eta Q`, from :math:`Q = 0`; :math:`\lambda` = ``weight_decay``.
+    Notation: :math:`\gamma_0` = ``richness``, :math:`\eta` = ``rate``; :math:`N` is the last layer's width. All parameters
+    start as N(0, 1) times ``initial_scale``; the readout has no bias. ``momentum_time`` :math:`\tau`: :math:`Q \leftarrow
+    (1 - \eta/\tau) Q - (\eta/\tau)\gamma_0^2 N\nabla` from :math:`Q = 0`, then :math:`\theta \leftarrow (1 - \eta\lambda)
+    \theta + \eta Q`; :math:`\lambda` = ``weight_decay``.
     Method: float64, exact backpropagation; inputs enter through their inner products, which changes no law. With ``flow``
-    the same networks train with rates η, η/2, η/4 … in as many more updates, and each replicate is extrapolated to rate
-    zero at the times asked for: 7 times the cost of descent, twice as much for each further halving.
+    the same networks train with rates η, η/2, η/4 … and each replicate is extrapolated to rate zero at the times asked
+    for: 7 times the cost of descent, twice as much for each further halving.
     Error: each replicate is exact for its network. Success means that none diverged or overflowed and, with ``flow``, that
     the last halving of the rate changed no prediction by more than 1e-3 of the largest (``error``; at most 7 halvings, else
     ``inaccurate``); the changes of other fields, kinks included, and standard errors of the mean stand in the diagnostics.
     Limits: means differ from infinite width by :math:`O(1/N)`; :math:`f(0) \sim 1/(\gamma_0\sqrt N)` adds its variance
     to the losses. ``flow`` has no responses and no ``temperature``. A replicate whose outputs grow 10⁶ times, against
-    labels and first outputs, has diverged: its further entries are infinite and the status is ``diverged``. Two-time
-    kernels and pre-activations over 128 MiB are made only when named in ``quantities``. With unequal widths kernels are
-    those of each layer with itself, and there are no ``preactivation``, ``pregradient`` and ``state_prediction``.
+    labels and first outputs, has diverged: its further entries are infinite and the status is ``diverged``. Kernels and
+    pre-activations over 128 MiB are made only when named in ``quantities``. Unequal widths have kernels of each layer with
+    itself, and no ``preactivation``, ``pregradient`` and ``state_prediction``.
     """
     began = time.perf_counter()
     check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress)
-    problem = problem_of(network, task, training, width)
-    at_steps = steps_of(at, training.steps)
-    layout = layout_of(problem, at_steps, named=at is not None)
-    ensemble = Ensemble(problem, at_steps, layout, int(replicates), int(seed))
-    wanted, left_out = ensemble.choose(quantities)
-    train = partial(_simulate, ensemble, progress)
+    problem = problem_of(network, task, training, width=width, at=at, replicates=replicates, seed=seed)
+    wanted, left_out = problem.choose(quantities)
+    train = partial(_simulate, problem, progress)
     trained = in_flow(train, wanted, JUDGED) if training.flow else train(wanted, 1)
     certificate = certify_trained(
         NAME,
         trained,
         began,
-        seed=ensemble.seed,
-        options={"width": int(width), "replicates": ensemble.replicates} | ({} if at is None else {"at": at_steps}),
+        seed=problem.seed,
+        options={"width": int(width), "replicates": problem.replicates} | ({} if at is None else {"at": problem.at}),
         notes=(*task.notes, *([] if problem.equal_widths else [UNEQUAL])),
         left_out=left_out,
     )
-    fields, coords = labeled(layout, trained.arrays), _coords(ensemble, wanted)
-    return make_solution(fields, certificate, network, task, training=training, coords=coords, throw=throw)
+    dims = {dim for name in wanted for dim in problem.layout[name][0]}
+    named = {"at": problem.at, "readout": np.asarray(problem.supervised)}
+    coords: dict[str, Any] = {dim: named[dim.rstrip("_")] for dim in dims if dim.rstrip("_") in named}
+    coords |= {"time": ("step", training.times)} if "step" in dims else {}
+    return make_solution(
+        labeled(problem.layout, trained.arrays),
+        certificate,
+        network,
+        task,
+        training=training,
+        coords=coords,
+        throw=throw,
+    )
 
 
-def _simulate(ensemble: Ensemble, progress: bool | None, wanted: Sequence[str], divisor: int) -> Trained:
+def _simulate(problem: Problem, progress: bool | None, wanted: Names, divisor: int) -> Trained:
     """Train all networks with rates divided by ``divisor``."""
-    replicates, n_rows = ensemble.replicates, ensemble.problem.n_rows
-    arrays = {name: np.zeros((replicates, *ensemble.layout[name][1])) for name in wanted}
+    replicates, n_rows = problem.replicates, problem.n_rows
+    arrays = {name: np.zeros((replicates, *problem.layout[name][1])) for name in wanted}
     lasted = np.full(replicates, n_rows)
-    title = f"{replicates} networks of layers {', '.join(map(str, ensemble.problem.model.sizes))}"
+    title = f"{replicates} networks of layers {', '.join(map(str, problem.model.sizes))}"
     title += f", rate / {divisor}" if divisor > 1 else ""
-    with bar(title, replicates * n_rows, progress, divisor * ensemble.seconds) as advance:
-        for block in blocks(replicates, ensemble.batch):
+    with bar(title, replicates * n_rows, progress, divisor * problem.seconds) as advance:
+        for block in blocks(replicates, problem.batch):
             mine = {name: array[block] for name, array in arrays.items()}
-            _train(ensemble, range(block.start, block.stop), mine, lasted[block], divisor, advance)
+            _train(problem, range(block.start, block.stop), mine, lasted[block], divisor, advance)
     return Trained(arrays, lasted, n_rows)
 
 
 @np.errstate(all="ignore")  # a network that diverges overflows before it is found out
 def _train(
-    ensemble: Ensemble,
+    problem: Problem,
     replicates: range,
     arrays: dict[str, np.ndarray],
     lasted: np.ndarray,
@@ -136,11 +142,11 @@ def _train(
     advance: Callable[[int], None],
 ) -> None:
     """Train one batch of networks and fill its share of ``arrays`` and of the rows that they ``lasted``."""
-    problem, n_rows = ensemble.problem, ensemble.problem.n_rows
-    networks = Networks(problem.model, ensemble.seed, replicates, problem.initial_scales, ensemble.batch)
-    memory = kernels.memory(problem.model, len(replicates), ensemble.at, problem.channels, [*arrays])
-    origin: np.ndarray | float = 0.0
+    n_rows = problem.n_rows
+    networks = Networks(problem.model, problem.seed, replicates, problem.initial_scales, problem.batch)
+    rows = Rows(problem, len(replicates), arrays)
     respond = bool(set(arrays) & set(ON_REQUEST))
+    origin: np.ndarray | float = 0.0
     for t in range(n_rows):
         now = networks.forward()
         f = networks.outputs(now.phi, problem.read)
@@ -149,36 +155,23 @@ def _train(
             limit = DIVERGED * np.maximum(1.0, np.maximum(_largest(f), np.abs(problem.labels).max()))
         f = f - origin
         lasted[~(_largest(f) <= limit) & (lasted > t)] = t
-        rows.fill_outputs(problem, arrays, t, f)
+        rows.fill_outputs(t, f)
         advance(len(replicates))
         if (lasted <= t).all():
             advance(len(replicates) * (n_rows - t - 1))
             break
-        if respond and t in ensemble.at:
-            Probe(problem, networks, origin, ensemble.at, t).fill(arrays)
+        if respond and t in problem.at:
+            Probe(problem, networks, origin, t).fill(arrays)
         pulls = problem.pulls(f)
-        needed = rows.needs_fields(ensemble, arrays, t)
-        force, fields = rows.backward_fields(problem, networks, now, pulls, needed=needed)
-        rows.fill_kernels(ensemble, arrays, t, now, fields, memory)
-        if "pregradient" in arrays:
-            rows.fill_pregradients(ensemble, arrays["pregradient"], t, networks, now)
+        force = rows.fill_kernels(t, networks, now, pulls)
         if t + 1 < n_rows:
             step = problem.step(t, divisor)
             networks.update(now.phi, force, pulls, step)
             for _ in range(divisor - 1):
                 problem.descend(networks, origin, step)
-    rows.form_kernels(problem, arrays, memory)
-    rows.blank_diverged(ensemble, arrays, lasted)
+    rows.finish(lasted)
 
 
 def _largest(f: np.ndarray) -> np.ndarray:
     """Largest output of each network; not a number where one is not."""
     return np.abs(f).max(axis=(1, 2, 3))
-
-
-def _coords(ensemble: Ensemble, wanted: Sequence[str]) -> dict[str, Any]:
-    """Physical time, and which steps and readouts are meant."""
-    dims = {dim for name in wanted for dim in ensemble.layout[name][0]}
-    named = {"at": ensemble.at, "readout": np.asarray(ensemble.problem.supervised)}
-    coords: dict[str, Any] = {dim: named[dim.rstrip("_")] for dim in dims if dim.rstrip("_") in named}
-    return coords | ({"time": ("step", ensemble.problem.training.times)} if "step" in dims else {})

@@ -15,6 +15,7 @@ from scipy.linalg.blas import dgemm
 
 from widefield.question.network import Network
 from widefield.simulate.networks.activations import activate, slope
+from widefield.simulate.networks.forward import of_use
 from widefield.simulate.networks.streams import HIDDEN, NOISE, READOUT, normals, streams
 
 Arrays = list[np.ndarray]
@@ -105,11 +106,11 @@ class Networks:
         for k, n in enumerate(self.model.sizes):
             h = np.zeros((len(self.noise_streams), self.model.inputs.shape[1], n))
             if k:
-                h += weights[k - 1] * (result.phi[-1] @ _of(self.weights, k - 1))
+                h += weights[k - 1] * (result.phi[-1] @ of_use(self.weights, k - 1))
             if k < len(inputs):
-                h += inputs[k] * (self.model.inputs[k] @ _of(self.input_weights, k))
+                h += inputs[k] * (self.model.inputs[k] @ of_use(self.input_weights, k))
             if self.biases:
-                h += biases[k] * _of(self.biases, k)
+                h += biases[k] * of_use(self.biases, k)
             if added is not None and k in added:
                 h[:, : self.model.n_train] += added[k]
             result.h.append(h)
@@ -148,7 +149,7 @@ class Networks:
     def _send(self, result: Arrays, k: int, pulls: dict[int, np.ndarray], sent: Arrays) -> None:
         """Add to state ``k`` what the next state and its readout send back."""
         if k < max(pulls):
-            result[k] += self.model.scales[0][k] * (sent[k + 1] @ _of(self.weights, k).swapaxes(1, 2))
+            result[k] += self.model.scales[0][k] * (sent[k + 1] @ of_use(self.weights, k).swapaxes(1, 2))
         if k in pulls:
             result[k] += self.model.readout_scale * (pulls[k] @ self.readout[0].swapaxes(1, 2))
 
@@ -196,8 +197,3 @@ def _accumulate(theta: np.ndarray, a: np.ndarray, b: np.ndarray, factor: float, 
     r""":math:`\theta \leftarrow \text{keep}\,\theta + \text{factor}\, a^\top b` in one pass over memory, per network."""
     for target, x, y in zip(theta, a, b, strict=True):
         dgemm(factor, y.T, x.T, beta=keep, c=target.T, trans_b=True, overwrite_c=True)
-
-
-def _of(drawn: Arrays, use: int) -> np.ndarray:
-    """The parameter of a use: the only one where tied, its own where untied."""
-    return drawn[0] if len(drawn) == 1 else drawn[use]

@@ -7,7 +7,6 @@ through `widefield.simulate.prior`.
 
 import time
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
@@ -18,9 +17,7 @@ from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.simulate.networks.activations import activate
-from widefield.simulate.networks.arguments import check_call
-from widefield.simulate.networks.certify import certify
-from widefield.simulate.networks.fields import Layout, blocks, labeled, n_bytes
+from widefield.simulate.networks.call import blocks, certify, check_call, labeled, n_bytes
 from widefield.simulate.networks.streams import HIDDEN, streams
 from widefield.simulate.prior.simulation import prior
 
@@ -69,11 +66,16 @@ def finite_width(
     Limits: differs from the theory by higher orders in 1/n.
     """
     began = time.perf_counter()
-    sizes, per_group = _check(network, task, width, replicates, seed, groups, progress)
-    layout = _layout(network, task.n_samples)
+    check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress)
+    checks.integer("groups", groups, 2)
+    checks.integer("replicates", replicates, 2 * groups)
+    sizes, per_group, n = network.sizes(width), replicates // groups, task.n_samples
+    task.sequences(network.depth)
+    n_layers = network.depth + (network.readout_variance is not None)
+    layout = {name: (dims, (n_layers, *[n] * (len(dims) - 1))) for name, dims in DIMS.items()}
     wanted, left_out = boundary.choose_quantities(quantities, n_bytes(layout, groups))
     arrays = {name: np.empty((groups, *layout[name][1])) for name in wanted}
-    seconds = 1e-8 * replicates * sum(sizes) * task.n_samples * (1 + task.n_samples)
+    seconds = 1e-8 * replicates * sum(sizes) * n * (1 + n)
     with bar(f"{replicates} networks of width {width}", groups, progress, seconds) as advance:
         for r in range(groups):
             _fill(arrays, r, _kernels(network, task, sizes, int(width), per_group, int(seed), r), sizes)
@@ -83,28 +85,27 @@ def finite_width(
     return make_solution(labeled(layout, arrays), certificate, network, task, throw=throw)
 
 
-def _check(network: Any, task: Any, width, replicates, seed, groups, progress) -> tuple[tuple[int, ...], int]:
-    """Layer sizes and networks per group, once the arguments are known to make sense."""
-    check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress)
-    checks.integer("groups", groups, 2)
-    checks.integer("replicates", replicates, 2 * groups)
-    task.sequences(network.depth)
-    return network.sizes(width), replicates // groups
-
-
-def _layout(network: Network, n_samples: int) -> Layout:
-    n_layers = network.depth + (network.readout_variance is not None)
-    return {name: (dims, (n_layers, *[n_samples] * (len(dims) - 1))) for name, dims in DIMS.items()}
-
-
 def _kernels(network: Network, task: Task, sizes, width: int, count: int, seed: int, group: int) -> np.ndarray:
-    """Ĝ of ``count`` networks, (network, layer, sample, sample)."""
-    sources = _sources(network, task.sequences(network.depth))
-    if _is_deep(network, task):
-        rng = streams(seed, [group], HIDDEN)[0]
-        n = task.n_samples
+    """Ĝ of ``count`` networks, (network, layer, sample, sample).
+
+    Layer by layer where, given one, the next is drawn with fresh parameters only; otherwise through the prior.
+    """
+    x = task.sequences(network.depth)
+    sources = []  # bias and input part of the covariance of every layer
+    for a in range(network.depth):
+        overlap = x[:, a] @ x[:, a].T / x.shape[-1] if a < x.shape[1] else np.zeros((len(x), len(x)))
+        sources.append(network.bias_variances[a] + network.input_variances[a] * overlap)
+    sources.append(np.full((len(x), len(x)), float(network.readout_bias_variance or 0.0)))
+    weights = [*network.weight_variances, *([] if network.readout_variance is None else [network.readout_variance])]
+    shared_bias = network.biases == "tied" and network.bias_variances.any()
+    shared_input = network.inputs == "tied" and x.shape[1] > 1
+    if network.depth == 1 or (network.weights == "untied" and not shared_bias and not shared_input):
+        rng, n = streams(seed, [group], HIDDEN)[0], task.n_samples
         size = max(1, CHUNK // (max(sizes) * n + n * n))
-        parts = [_deep(network, sources, sizes, b.stop - b.start, min(size, count), rng) for b in blocks(count, size)]
+        parts = [
+            _deep(network, weights, sources, sizes, b.stop - b.start, min(size, count), rng)
+            for b in blocks(count, size)
+        ]
         return np.concatenate(parts)
     group_seed = int(np.random.SeedSequence(seed, spawn_key=(group,)).generate_state(1)[0])
     drawn = prior(
@@ -112,37 +113,18 @@ def _kernels(network: Network, task: Task, sizes, width: int, count: int, seed: 
     )
     features = np.moveaxis(np.diagonal(drawn.feature.values, axis1=1, axis2=2), -1, 1)
     first = np.broadcast_to(sources[0], (count, 1, *sources[0].shape))
-    rest = [w * features[:, a] + sources[a + 1] for a, w in enumerate(_weights(network))]
+    rest = [w * features[:, a] + sources[a + 1] for a, w in enumerate(weights)]
     return np.concatenate([first, *(v[:, None] for v in rest)], axis=1)
 
 
-def _is_deep(network: Network, task: Task) -> bool:
-    """Whether given a layer the next one is drawn with fresh parameters only."""
-    shared_bias = network.biases == "tied" and network.bias_variances.any()
-    shared_input = network.inputs == "tied" and task.sequences(network.depth).shape[1] > 1
-    return network.depth == 1 or (network.weights == "untied" and not shared_bias and not shared_input)
-
-
-def _weights(network: Network) -> list[float]:
-    readout = [] if network.readout_variance is None else [network.readout_variance]
-    return [*network.weight_variances, *readout]
-
-
-def _sources(network: Network, x: np.ndarray) -> list[np.ndarray]:
-    """Bias and input part of the covariance of every layer."""
-    sources = []
-    for a in range(network.depth):
-        overlap = x[:, a] @ x[:, a].T / x.shape[-1] if a < x.shape[1] else np.zeros((len(x), len(x)))
-        sources.append(network.bias_variances[a] + network.input_variances[a] * overlap)
-    return [*sources, np.full((len(x), len(x)), float(network.readout_bias_variance or 0.0))]
-
-
 @np.errstate(over="ignore", invalid="ignore")
-def _deep(network: Network, sources, sizes, count: int, padded: int, rng: np.random.Generator) -> np.ndarray:
+def _deep(
+    network: Network, weights: list[float], sources, sizes, count: int, padded: int, rng: np.random.Generator
+) -> np.ndarray:
     """One chunk of networks, layer by layer: z given Ĝ, then the next Ĝ from z."""
     n = len(sources[0])
     G = [np.broadcast_to(sources[0], (count, n, n))]
-    for a, w in enumerate(_weights(network)):
+    for a, w in enumerate(weights):
         z = _root(G[-1]) @ rng.standard_normal((count, n, sizes[a]))
         feature = activate(network.activation, z, padded)
         G.append(w / sizes[a] * feature @ feature.swapaxes(1, 2) + sources[a + 1])

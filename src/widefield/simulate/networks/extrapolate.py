@@ -10,10 +10,9 @@ from widefield.answer.certificate import Check, Status
 from widefield.answer.solution import Solution, make_solution
 from widefield.question.activation import Activation
 from widefield.question.training import source_of
-from widefield.simulate.networks.certify import certify
+from widefield.simulate.networks.call import SINGLE, certify
 
 NAME = "simulate.extrapolate"
-DRAW = "draw"  # outputs of single networks: no average to correct
 AS_WIDE = {"neuron", "eigenvalue"}  # dims as long as the network is wide
 MAY_DIFFER = ("width", "sizes", "method", "inputs", "n_outputs")  # how the same law was sampled
 
@@ -28,9 +27,9 @@ def extrapolate(wide: Solution, narrow: Solution, *, throw: bool = True) -> Solu
     independent. Fields that are averages over neurons are combined; fields of single neurons (``draw``) and spectra are left out.
 
     Method: with :math:`\langle C_n \rangle = C_\infty + c_1/n + O(n^{-2})` the first correction cancels.
-
-    Error: success means that both simulations succeeded and that no value overflows; the variance of the result is :math:`4\,\mathrm{Var}\,C_{2n} + \mathrm{Var}\,C_n`, about three times that of
-    ``narrow``; its replicates carry it. *Limits*: single replicates need not be positive semi-definite.
+    Error: success means that both simulations succeeded and that no value overflows; the variance of the result is
+    :math:`4\,\mathrm{Var}\,C_{2n} + \mathrm{Var}\,C_n`, about three times that of ``narrow``; its replicates carry it.
+    Limits: single replicates need not be positive semi-definite.
     """
     began = time.perf_counter()
     _check(wide, narrow)
@@ -39,10 +38,9 @@ def extrapolate(wide: Solution, narrow: Solution, *, throw: bool = True) -> Solu
         raise ValueError("`wide` and `narrow` have no average over neurons in common.")
     with np.errstate(invalid="ignore"):  # networks that overflowed are counted below
         arrays = {name: 2 * wide.data[name].values - narrow.data[name].values for name in names}
-    pair = {"wide": wide.certificate, "narrow": narrow.certificate}
     options: dict[str, Any] = {"simulation": wide.certificate.theory}
-    options |= {f"{k}_width": c.options["width"] for k, c in pair.items()}
-    options |= {f"{k}_seed": c.seed for k, c in pair.items()}
+    for which, c in (("wide", wide.certificate), ("narrow", narrow.certificate)):
+        options |= {f"{which}_width": c.options["width"], f"{which}_seed": c.seed}
     options |= {k: v for k, v in wide.certificate.options.items() if k not in MAY_DIFFER}
     failed = [s.status for s in (wide, narrow) if s.status is not Status.success]
     certificate = certify(
@@ -69,7 +67,7 @@ def extrapolate(wide: Solution, narrow: Solution, *, throw: bool = True) -> Solu
 
 def _averages(solution: Solution) -> list[str]:
     """Names of the fields that are averages over neurons, one per replicate."""
-    averages = {str(k): v for k, v in solution.data.data_vars.items() if k != DRAW and not AS_WIDE & {*v.dims}}
+    averages = {str(k): v for k, v in solution.data.data_vars.items() if k != SINGLE and not AS_WIDE & {*v.dims}}
     return [name for name, v in averages.items() if v.dims[:1] == ("replicate",) and v.dtype.kind == "f"]
 
 

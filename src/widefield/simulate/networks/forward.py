@@ -1,7 +1,8 @@
 r"""The finite network as a pure JAX function of its parameters: what tangent kernels, posteriors and training share."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jaxtyping import Float
 from widefield.question.network import Network
 
 Array = jax.Array | np.ndarray
+COTANGENT_NUMBERS = 2**23  # of all parameters, for rows of a tangent kernel made together
 
 
 class Parameters(NamedTuple):
@@ -83,11 +85,11 @@ def preactivations(
     for a, n in enumerate(sizes):
         h = jnp.zeros((inputs.shape[1], n), inputs.dtype)
         if hidden:
-            h += scales.weights[a - 1] * (activation(hidden[-1]) @ _of(parameters.weights, a - 1))
+            h += scales.weights[a - 1] * (activation(hidden[-1]) @ of_use(parameters.weights, a - 1))
         if a < len(inputs) and len(parameters.input_weights):
-            h += scales.inputs[a] * (inputs[a] @ _of(parameters.input_weights, a))
+            h += scales.inputs[a] * (inputs[a] @ of_use(parameters.input_weights, a))
         if len(parameters.biases):
-            h += scales.biases[a] * _of(parameters.biases, a)
+            h += scales.biases[a] * of_use(parameters.biases, a)
         hidden.append(h)
     return hidden
 
@@ -99,6 +101,33 @@ def _read(parameters: Parameters, h: Array, scales: Scales, activation: Callable
     return scales.readout * (activation(h) @ weights) + scales.readout_bias * bias
 
 
-def _of(drawn: Sequence[Array], index: int) -> Array:
-    """The parameter of a state: the only one where tied, its own where untied."""
-    return drawn[0] if len(drawn) == 1 else drawn[index]
+def of_use(drawn: Sequence[Any], use: int) -> Any:
+    """The parameter of a use: the only one where tied, its own where untied."""
+    return drawn[0] if len(drawn) == 1 else drawn[use]
+
+
+@partial(jax.jit, static_argnames=("activation", "sizes", "states"))
+def tangent_kernel(
+    parameters: Parameters,
+    inputs: Float[Array, "driven sample coordinate"],
+    scales: Scales,
+    activation: Callable,
+    sizes: tuple[int, ...],
+    states: tuple[int, ...] = (-1,),
+) -> Float[Array, "state state_ sample sample_"]:
+    r"""The kernel of the first output at ``states``, every parameter trained at unit rate.
+
+    .. math::  \Theta^{st}_{\alpha\beta} = \sum_\theta \partial_\theta f^s_\alpha \, \partial_\theta f^t_\beta
+
+    The arguments are those of `forward`. *Method*: row :math:`(s, \alpha)` is the Jacobian applied to its own
+    transpose's column, so that no Jacobian is stored. Compiled once per shape, whatever the variances.
+    """
+    shape = (len(states), inputs.shape[1])
+    outputs = lambda p: forward(p, inputs, scales, activation, sizes, states)[..., 0]  # noqa: E731
+    _, push = jax.linearize(outputs, parameters)
+    pull = jax.linear_transpose(push, parameters)
+    basis = jnp.eye(shape[0] * shape[1], dtype=inputs.dtype).reshape(-1, *shape)
+    n_numbers = sum(leaf.size for leaf in jax.tree.leaves(parameters))
+    together = max(1, min(len(basis), COTANGENT_NUMBERS // max(1, n_numbers)))
+    rows = jax.lax.map(lambda cotangent: push(*pull(cotangent)), basis, batch_size=together)
+    return rows.reshape(*shape, *shape).swapaxes(1, 2)

@@ -4,14 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-HIDDEN, READOUT, CHAIN, DATA, NOISE, PROBE = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    1000,
-)  # purposes; `PROBE` + step for the sources of responses
+HIDDEN, READOUT, CHAIN, DATA, NOISE = range(5)  # purposes
+PROBE = 1000  # + step: the sources of responses
 
 
 def streams(seed: int, replicates: Iterable[int], purpose: int) -> list[np.random.Generator]:

@@ -2,41 +2,33 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from widefield.answer.certificate import Certificate, Check, Status
-from widefield.simulate.networks.certify import certify
+from widefield.simulate.networks.call import Names, certify
 
 FLOW_RTOL = 1e-3  # of the limit of small rates
 MOST_LEVELS = 8  # rates down to 1/128 of those asked for
 FLOW_COPIES = 3  # of every field on the way: at two rates, and the last limit
 
-Names = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Flow:
-    """How close the limit of small rates is: what the last halving changed, by field, relative to its largest entry.
-
-    ``error`` is the change of the field that is judged, infinite where there is none; ``divisor`` divides the smallest rate.
-    """
-
-    error: float
-    changes: dict[str, float]
-    divisor: int
-
 
 @dataclass(frozen=True)
 class Trained:
-    """Fields of replicates in training, and the number of rows that each ``lasted``, out of ``n_rows``."""
+    """Fields of replicates in training, and the number of rows that each ``lasted``, out of ``n_rows``.
+
+    In a flow also what the last halving of the rates ``changed``, by field, relative to its largest entry; ``error``, the
+    same of the field that is judged, infinite where there is none; and what ``divided`` the smallest rates.
+    """
 
     arrays: dict[str, np.ndarray]
     lasted: np.ndarray
     n_rows: int
-    flow: Flow | None = None
+    error: float | None = None
+    changed: dict[str, float] = field(default_factory=dict)
+    divided: int = 1
 
     @property
     def lost(self) -> np.ndarray:
@@ -64,26 +56,19 @@ def in_flow(train: Callable[[Names, int], Trained], wanted: Names, judged: str) 
                 break  # the first weights overflow: a smaller rate changes nothing
             continue
         if coarse is not None:
-            before, limit = limit, _extrapolated(coarse, fine)
-            changes = {} if before is None else _changes(before.arrays, limit.arrays)
-            flow = Flow(changes.get(judged, math.inf), changes, 2**k)
-            limit = replace(limit, flow=flow)
-            if flow.error <= FLOW_RTOL:
+            with np.errstate(invalid="ignore"):
+                arrays = {name: 2 * fine.arrays[name] - coarse.arrays[name] for name in names}
+                changed = {} if limit is None else {name: _change(limit.arrays[name], arrays[name]) for name in names}
+            limit = replace(fine, arrays=arrays, error=changed.get(judged, math.inf), changed=changed, divided=2**k)
+            if changed.get(judged, math.inf) <= FLOW_RTOL:
                 break
         coarse = fine
-    result = limit or replace(fine, flow=Flow(math.inf, {}, 2**k))
+    result = limit or replace(fine, error=math.inf, divided=2**k)
     return replace(result, arrays={name: result.arrays[name] for name in wanted})
 
 
-@np.errstate(invalid="ignore")
-def _extrapolated(coarse: Trained, fine: Trained) -> Trained:
-    return replace(fine, arrays={name: 2 * fine.arrays[name] - coarse.arrays[name] for name in fine.arrays})
-
-
-@np.errstate(invalid="ignore")
-def _changes(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]) -> dict[str, float]:
-    size = {name: float(np.abs(values).max()) for name, values in after.items()}
-    return {name: float(np.abs(after[name] - before[name]).max()) / (size[name] or 1.0) for name in after}
+def _change(before: np.ndarray, after: np.ndarray) -> float:
+    return float(np.abs(after - before).max()) / (float(np.abs(after).max()) or 1.0)
 
 
 def certify_trained(
@@ -97,20 +82,19 @@ def certify_trained(
     left_out: Names,
 ) -> Certificate:
     """The certificate of a training: ``"lost"`` counts replicates that diverged, and in a flow there is an ``"error"``."""
-    lost, flow, said = trained.lost, trained.flow, [*notes]
+    lost, said = trained.lost, [*notes]
     checks: dict[str, Check] = {}
     diagnostics: dict[str, Any] = {}
     if lost.size and lost.min():  # infinite before any update: the first weights overflowed
         checks["lost"] = Check(lost.size, 0, Status.diverged)
         said.append(f"diverged in {lost.size} of {len(trained.lasted)} replicates, first at step {lost.min()}")
         diagnostics |= {"diverged": int(lost.size), "diverged_at_step": int(lost.min())}
-    if flow is not None:
-        checks["error"] = Check(flow.error, FLOW_RTOL)
-        diagnostics |= {"flow_change": flow.changes, "rate_divided_by": flow.divisor}
-        if flow.error > FLOW_RTOL and not lost.size:
-            said.append(
-                f"the limit of small rates is good to {flow.error:.1e} at 1/{flow.divisor} of the rate: lower it"
-            )
+    if trained.error is not None:
+        checks["error"] = Check(trained.error, FLOW_RTOL)
+        diagnostics |= {"flow_change": trained.changed, "rate_divided_by": trained.divided}
+        if trained.error > FLOW_RTOL and not lost.size:
+            smallest = f"1/{trained.divided} of the rate: lower it"
+            said.append(f"the limit of small rates is good to {trained.error:.1e} at {smallest}")
     return certify(
         simulator, trained.arrays, began, seed=seed, options=options, notes=said, left_out=left_out, checks=checks,
         diagnostics=diagnostics, steps=trained.n_rows - 1,

@@ -70,7 +70,8 @@ def effective_draws(draws: Float[np.ndarray, "chain draw"]) -> float:
     between the chains; the sum stops where a pair of neighbors turns negative and pairs never grow (Geyer 1992).
     """
     m, n = draws.shape
-    covariance = _autocovariance(draws).mean(axis=0)
+    spectrum = np.fft.rfft(draws - draws.mean(axis=1, keepdims=True), 2 * n)
+    covariance = (np.fft.irfft(np.abs(spectrum) ** 2, 2 * n)[:, :n] / n).mean(axis=0)  # biased, of all lags
     within = covariance[0] * n / (n - 1)
     total = within * (n - 1) / n + (draws.mean(axis=1).var(ddof=1) if m > 1 else 0.0)
     if total == 0:
@@ -81,10 +82,3 @@ def effective_draws(draws: Float[np.ndarray, "chain draw"]) -> float:
     stop = int(np.argmax(pairs < 0)) if (pairs < 0).any() else len(pairs)
     time = -1 + 2 * np.minimum.accumulate(pairs[:stop]).sum()
     return float(m * n / max(time, 1 / np.log10(max(m * n, 10))))
-
-
-def _autocovariance(draws: Float[np.ndarray, "chain draw"]) -> Float[np.ndarray, "chain lag"]:
-    """Biased autocovariances of each chain, by Fourier transform."""
-    n = draws.shape[1]
-    spectrum = np.fft.rfft(draws - draws.mean(axis=1, keepdims=True), 2 * n)
-    return np.fft.irfft(np.abs(spectrum) ** 2, 2 * n)[:, :n] / n

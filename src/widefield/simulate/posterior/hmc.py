@@ -60,11 +60,9 @@ def transition(
 ) -> tuple[Parameters, Float[Array, ""], Array]:
     r"""A Metropolis step that leaves :math:`e^{-|\theta|^2/2}\,p(y|\theta)` invariant, for standardized weights.
 
-    Returns the new position, the acceptance probability and the number of leaps.
-
-    Method: fresh momenta; leaps of at most ``step`` for a time drawn around `DURATION`; accept or stay. The time
-    is drawn independently of the position, so the proposal is reversible and, being made of rotations and shears,
-    keeps volumes.
+    Returns the new position, the acceptance probability and the number of leaps. Method: fresh momenta; leaps of at most
+    ``step`` for a time drawn around `DURATION`; accept or stay. The time is drawn independently of the position, so the
+    proposal is reversible and, being made of rotations and shears, keeps volumes.
     """
     for_momentum, for_rest = jax.random.split(key)
     momentum = normals(for_momentum, position)
@@ -84,16 +82,17 @@ def _leapfrog(
 ) -> tuple[Parameters, Parameters, Float[Array, ""]]:
     r"""Kick by :math:`\frac\epsilon2 \nabla\ln p(y|\theta)`, rotate by :math:`\epsilon`, kick by half, and again.
 
-    Returns position, momentum and the rise of the potential. The rotation solves :math:`\dot\theta = p`,
-    :math:`\dot p = -\theta` of the prior exactly, whatever the number of weights: the error is that of the likelihood
-    alone, and the step size falls no faster than :math:`N^{-1/4}`. Neighboring half kicks are one, and the first and
-    last gradients come from the same loop, which keeps the compiled program small.
+    Returns position, momentum and the rise of the potential. The rotation solves the prior's :math:`\dot\theta = p`,
+    :math:`\dot p = -\theta` exactly: the error is that of the likelihood alone, and the step size falls no faster than
+    :math:`N^{-1/4}`. First and last gradients come from the same loop, which keeps the compiled program small.
     """
     look = jax.value_and_grad(potential)
 
     def leap(i, state):
         q, p, first, _ = state
-        q, p = _rotate(q, p, jnp.where(i == 0, 0.0, step))
+        angle = jnp.where(i == 0, 0.0, step)
+        c, s = jnp.cos(angle), jnp.sin(angle)
+        q, p = jax.tree.map(lambda q, p: c * q + s * p, q, p), jax.tree.map(lambda q, p: c * p - s * q, q, p)
         height, slope = look(q, law)
         kick = jnp.where((i == 0) | (i == leaps), step / 2, step)
         p = jax.tree.map(lambda p, g: p - kick * g, p, slope)
@@ -102,11 +101,6 @@ def _leapfrog(
     zero = jnp.zeros((), law.inputs.dtype)
     q, p, first, last = jax.lax.fori_loop(0, leaps + 1, leap, (position, momentum, zero, zero))
     return q, p, last - first
-
-
-def _rotate(q: Parameters, p: Parameters, angle: Float[Array, ""]) -> tuple[Parameters, Parameters]:
-    c, s = jnp.cos(angle), jnp.sin(angle)
-    return jax.tree.map(lambda q, p: c * q + s * p, q, p), jax.tree.map(lambda q, p: c * p - s * q, q, p)
 
 
 def _kinetic(q: Parameters, p: Parameters) -> Float[Array, ""]:

@@ -53,11 +53,9 @@ def kernel_weights(kernel: np.ndarray, net: Network, law: Law, rng: np.random.Ge
     .. math::  \Theta = Z + A^+ (h - A Z)
 
     Notation: :math:`Z` are prior draws of all input and recurrent weights; row :math:`(a, \alpha)` of :math:`A\Theta`
-    is :math:`\varphi(h^{a-1}_\alpha) W^a + x^a_\alpha U^a`; tied weights share columns of :math:`A`.
-
-    Method: Gaussian neurons, orthogonalized so that their average is the kernel itself, then the prior conditioned on
-    the weights producing them: least squares, and prior-random where nothing is asked. *Limits*: a kernel that inputs
-    of deficient rank cannot make is met in the least-squares sense.
+    is :math:`\varphi(h^{a-1}_\alpha) W^a + x^a_\alpha U^a`; tied weights share columns of :math:`A`. *Method*: Gaussian
+    neurons, orthogonalized so that their average is the kernel itself, then the prior conditioned on producing them by
+    least squares. *Limits*: a kernel that inputs of deficient rank cannot make is met in the least-squares sense.
     """
     depth, n_samples = net.depth, law.inputs.shape[1]
     values, vectors = np.linalg.eigh(kernel)
@@ -69,7 +67,9 @@ def kernel_weights(kernel: np.ndarray, net: Network, law: Law, rng: np.random.Ge
     missed = h - a @ stacked
     stacked = stacked + np.linalg.pinv(a, rcond=1e-10) @ missed
     mismatch = np.linalg.norm(h - a @ stacked) / max(np.linalg.norm(h), np.finfo(float).tiny)
-    return _unstack(stacked, prior), float(mismatch)
+    n_inputs, ends = len(prior.input_weights), np.cumsum([len(m) for m in (*prior.input_weights, *prior.weights)])
+    parts = np.split(stacked, ends[:-1])
+    return Parameters(parts[n_inputs:], parts[:n_inputs], [], []), float(mismatch)
 
 
 def _design(h: np.ndarray, prior: Parameters, law: Law) -> np.ndarray:
@@ -86,10 +86,3 @@ def _design(h: np.ndarray, prior: Parameters, law: Law) -> np.ndarray:
             use = first + (0 if len(prior.weights) == 1 else s - 1) * n
             a[s, :, use : use + n] = law.scales.weights[s - 1] * np.asarray(law.activation(h[s - 1]))
     return a.reshape(depth * n_samples, -1)
-
-
-def _unstack(stacked: np.ndarray, like: Parameters) -> Parameters:
-    sizes = np.cumsum([len(m) for m in (*like.input_weights, *like.weights)])[:-1]
-    parts = np.split(stacked, sizes)
-    n_inputs = len(like.input_weights)
-    return Parameters(weights=parts[n_inputs:], input_weights=parts[:n_inputs], biases=[], readout=[])

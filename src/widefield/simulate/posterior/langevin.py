@@ -23,11 +23,6 @@ class Pace(NamedTuple):
     updates: Array
 
 
-def misfit(parameters: Parameters, law: Law) -> Float[Array, ""]:
-    r""":math:`\frac{N}{2\kappa}\sum(f - y)^2`: the objective over the temperature :math:`K = \kappa/N`."""
-    return law.width / (2 * law.temperature) * jnp.sum((_outputs(parameters, law) - law.labels) ** 2)
-
-
 def move(
     position: Parameters, key: Array, pace: Pace, warm: Bool[Array, ""], law: Law
 ) -> tuple[Parameters, Pace, Float[Array, "2"]]:
@@ -39,7 +34,8 @@ def move(
     :math:`d\theta = -\nabla E\,dt - K G^{-1}\theta\,dt + \sqrt{2K}\,dB`; equal rates precondition it with
     :math:`G/K`, which changes the path and not the stationary law. *Error*: :math:`O(\eta)`, no accept step.
     """
-    slope = jax.grad(misfit)
+    stiffness = law.width / (2 * law.temperature)
+    slope = jax.grad(lambda q, law: stiffness * jnp.sum((_outputs(q, law) - law.labels) ** 2))
 
     def update(i, q):
         noise = normals(jax.random.fold_in(key, i), q)
@@ -50,46 +46,44 @@ def move(
     return position, pace, jnp.stack([jnp.ones(()), pace.updates.astype(float)])
 
 
-def relative_rates(position: Parameters, law: Law, *, precondition: bool) -> Parameters:
-    r"""What one unit of ``rate`` means for each parameter: 1 if preconditioned, else :math:`K/G`."""
-    if precondition:
-        return jax.tree.map(lambda _: np.ones(()), position)
-    k = float(law.temperature) / law.width
-    variances = [np.atleast_1d(np.square(getattr(law.scales, name))) for name in ("weights", "inputs", "readout")]
-    weights, inputs, readout = (np.divide(k, v, out=np.zeros_like(v), where=v > 0) for v in variances)
-    per_use = lambda rates, drawn: [np.asarray(rates[i]) for i in range(len(drawn))]  # noqa: E731
-    return Parameters(
-        weights=per_use(weights, position.weights),
-        input_weights=per_use(inputs, position.input_weights),
-        biases=[],
-        readout=[np.asarray(readout[0]), np.zeros(())],
-    )
+def pace_of(position: Parameters, law: Law, *, rate: float | None, updates: int | None, precondition: bool) -> Pace:
+    r"""Rates of all weights, and as many updates per move as forget the recurrent weights' prior once.
 
-
-def safe_rate(position: Parameters, relative: Parameters, law: Law) -> float:
-    r"""`SAFE_FRACTION` over the largest curvature of :math:`E/K + |\xi|^2/2`, in the metric of ``relative`` rates.
-
-    Method: power iteration on :math:`\frac N\kappa J D J^\top` (Gauss-Newton) at ``position``.
+    One unit of ``rate`` is 1 for each parameter if preconditioned, else :math:`K/G`. By default it is `SAFE_FRACTION`
+    over the largest curvature of :math:`E/K + |\xi|^2/2` at ``position``, in this metric.
     """
-    curvature = float(_largest_curvature(position, relative, law))
-    fastest = max(float(r) for r in jax.tree.leaves(relative))
-    return SAFE_FRACTION / (fastest + curvature)
+    relative = jax.tree.map(lambda _: np.ones(()), position)
+    if not precondition:
+        k = float(law.temperature) / law.width
+        variances = [np.atleast_1d(np.square(getattr(law.scales, name))) for name in ("weights", "inputs", "readout")]
+        weights, inputs, readout = (np.divide(k, v, out=np.zeros_like(v), where=v > 0) for v in variances)
+        per_use = lambda rates, drawn: [np.asarray(rates[i]) for i in range(len(drawn))]  # noqa: E731
+        relative = Parameters(
+            weights=per_use(weights, position.weights),
+            input_weights=per_use(inputs, position.input_weights),
+            biases=[],
+            readout=[np.asarray(readout[0]), np.zeros(())],
+        )
+    if rate is None:
+        fastest = max(float(r) for r in jax.tree.leaves(relative))
+        rate = SAFE_FRACTION / (fastest + float(_largest_curvature(position, relative, law)))
+    rates = jax.tree.map(lambda r: rate * r, relative)
+    slow = (rates.weights or rates.input_weights)[0]
+    return Pace(rates, np.asarray(updates or int(np.clip(1 / max(float(slow), 1e-12), 1, MAX_UPDATES))))
 
 
 def _largest_curvature(position: Parameters, relative: Parameters, law: Law) -> Float[Array, ""]:
-    outputs = lambda q: _outputs(q, law)  # noqa: E731
-    value, push = jax.linearize(outputs, position)
+    r"""Of :math:`\frac N\kappa J D J^\top` (Gauss-Newton), by power iteration."""
+    value, push = jax.linearize(lambda q: _outputs(q, law), position)
     pull = jax.linear_transpose(push, position)
 
     def multiply(_, state):
-        direction, _ = state
-        image = push(jax.tree.map(lambda g, r: r * g, *pull(direction), relative))
+        image = push(jax.tree.map(lambda g, r: r * g, *pull(state[0]), relative))
         norm = jnp.sqrt(jnp.sum(image**2))
         return image / jnp.where(norm > 0, norm, 1.0), norm
 
     start = jnp.asarray(np.random.default_rng(0).standard_normal(value.shape))
-    state = (start / jnp.sqrt(jnp.sum(start**2)), jnp.zeros(()))
-    _, norm = jax.lax.fori_loop(0, POWER_STEPS, multiply, state)
+    _, norm = jax.lax.fori_loop(0, POWER_STEPS, multiply, (start / jnp.sqrt(jnp.sum(start**2)), jnp.zeros(())))
     return law.width / law.temperature * norm
 
 

@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from widefield.question.activation import Activation
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.simulate.networks.forward import Array, Parameters, Scales, preactivations, prior_scales
-from widefield.simulate.networks.inputs import coordinates
+from widefield.simulate.networks.weights import coordinates
 
 STATIC = {"static": True}
 
@@ -65,15 +64,12 @@ def is_mirror_symmetric(net: Network, task: Task) -> bool:
 
     It does for tied weights, an odd activation, inputs at state 0 alone and labels at states of one parity.
     """
-    x = task.sequences(net.depth, test=True)
-    one_parity = len({s % 2 for s in task.supervised_states(net.depth)}) == 1
-    return net.weights == "tied" and net.depth > 1 and one_parity and not x[:, 1:].any() and _is_odd(net.activation)
-
-
-def _is_odd(activation: Activation) -> bool:
+    if net.weights == "untied" or net.depth == 1 or len({s % 2 for s in task.supervised_states(net.depth)}) > 1:
+        return False
     probe = np.linspace(0.0, 4.0, 101)
-    up, down = np.asarray(activation(jnp.asarray(probe))), np.asarray(activation(jnp.asarray(-probe)))
-    return bool(np.allclose(up, -down, rtol=1e-12, atol=1e-14))
+    up, down = np.asarray(net.activation(jnp.asarray(probe))), np.asarray(net.activation(jnp.asarray(-probe)))
+    odd = np.allclose(up, -down, rtol=1e-12, atol=1e-14)
+    return bool(odd and not task.sequences(net.depth, test=True)[:, 1:].any())
 
 
 def supervised_features(parameters: Parameters, law: Law) -> Float[Array, "label neuron"]:

@@ -1,12 +1,10 @@
-r"""Trained networks of finite width: weights drawn from their posterior.
+r"""Trained networks of finite width: weights drawn from their posterior. One random stream per chain.
 
 ``"hmc"`` integrates out :math:`V`, in which the posterior is Gaussian, and samples :math:`U, W` by Hamiltonian Monte
-Carlo that is exact under the prior, see `hmc`: the same law, without the stiff directions of :math:`V`; predictions are
-averaged over :math:`V` given the features. ``"sgld"`` runs the Langevin dynamics of all weights; ``precondition=False``
-is plain training, :math:`d\theta = -\nabla\frac12\sum(f-y)^2\,dt - K G^{-1}\theta\,dt + \sqrt{2K}\,dB`, whose input
-weights relax :math:`N^2` times more slowly than its readout. Where :math:`W \to -W` is a symmetry, networks are reported
-with positively correlated adjacent states (the certificate says so). Inputs of high dimension enter through their inner
-products. One random stream per chain; a chain does not depend on the others.
+Carlo that is exact under the prior, see `hmc`; predictions are averaged over :math:`V` given the features. ``"sgld"``
+runs the Langevin dynamics of all weights; ``precondition=False`` is plain training, :math:`d\theta =
+-\nabla\frac12\sum(f-y)^2\,dt - K G^{-1}\theta\,dt + \sqrt{2K}\,dB`, whose input weights relax :math:`N^2` times more
+slowly than its readout. Inputs of high dimension enter through their inner products.
 """
 
 import time
@@ -18,27 +16,24 @@ import jax
 import numpy as np
 
 from widefield.answer import boundary
-from widefield.answer.certificate import Certificate
 from widefield.answer.progress import bar
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
-from widefield.simulate.networks.arguments import check_call
-from widefield.simulate.networks.certify import certify
-from widefield.simulate.networks.fields import Layout, batch_size, blocks, labeled, n_bytes
+from widefield.simulate.networks.call import Layout, batch_size, blocks, certify, check_call, labeled, n_bytes, require
 from widefield.simulate.networks.forward import Parameters
 from widefield.simulate.networks.streams import CHAIN, streams
 from widefield.simulate.posterior import hmc, langevin
-from widefield.simulate.posterior.chains import Chains, State, run_chains
+from widefield.simulate.posterior.chains import TRACES, Chains, State, run_chains
 from widefield.simulate.posterior.diagnostics import judge
 from widefield.simulate.posterior.initial_weights import kernel_of, kernel_weights, prior_weights
 from widefield.simulate.posterior.law import Law, draw_readout, law_of
-from widefield.simulate.posterior.measurements import TRACES
 
 NAME = "simulate.posterior"
 SAMPLERS = ("hmc", "sgld")
 SPECTRUM = ("eigenvalue_real", "eigenvalue_imag")
+MIRROR = "W -> -W is a symmetry: networks are reported with positively correlated adjacent states"
 LEAPS, NORMAL, BYTE = 8, 2.5e-8, 1.5e-10  # per trajectory; seconds per random number and per byte moved, one core
 BATCH_NUMBERS = 2**14  # weights that move together: enough to hide the overhead of small networks
 WORKING_COPIES = 8  # of all weights: positions, momenta and gradients, old and new
@@ -92,11 +87,11 @@ def posterior(
     Limits: chains mix within a phase; near a transition compare starts in both. Small ``temperature`` is stiff.
     """
     began = time.perf_counter()
-    _check(network, task, width, replicates, seed, progress)
-    kappa = checks.nonnegative("temperature", temperature, positive=True)
+    check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress)
+    _check_network(network, task, width)
     sampling = _Sampling(
         net=network,
-        law=law_of(network, task, kappa, width),
+        law=law_of(network, task, checks.nonnegative("temperature", temperature, positive=True), width),
         kernel=kernel_of(start, network, task.n_samples, width),
         sampler=checks.choice("sampler", sampler, SAMPLERS),
         draws=checks.integer("draws", draws, 2),
@@ -107,14 +102,40 @@ def posterior(
         updates=None if updates is None else checks.integer("updates", updates, 1),
         precondition=checks.flag("precondition", precondition),
     )
-    _check_langevin_options(sampling)
+    options = {"width": int(width), "temperature": float(sampling.law.temperature), "sampler": sampler}
+    options |= {"draws": sampling.draws, "warmup": sampling.warmup, "replicates": sampling.replicates}
+    options["start"] = "prior" if sampling.kernel is None else "kernel"
+    langevin_only = {"rate": sampling.rate, "updates": sampling.updates, "precondition": precondition}
+    if sampler == "sgld":
+        options |= langevin_only
+    elif given := [name for name, value in langevin_only.items() if value is not None and value is not True]:
+        raise ValueError(f"`{given[0]}` belongs to the posterior's sampler 'sgld', got sampler {sampler!r}.")
     layout = _layout(sampling, task)
     wanted, left_out = boundary.choose_quantities(quantities, n_bytes(layout, sampling.replicates))
-    _check_memory(sampling)
+    if (need := 8 * WORKING_COPIES * sampling.n_weights) > boundary.memory_budget():
+        raise MemoryError(
+            f"One network of width {width} needs {boundary.describe_bytes(need)} to be sampled, but only "
+            f"{boundary.describe_bytes(boundary.memory_budget())} may be used. Lower the `width` or the depth."
+        )
     chains, spectra, notes = _sample(sampling, progress, with_spectra=bool({*SPECTRUM} & {*wanted}))
-    arrays = _fields(task, chains, spectra)
-    arrays = {name: arrays[name] for name in wanted}
-    certificate = _certify(sampling, chains, arrays, began, (*task.notes, *notes), left_out)
+    n, fields = task.n_samples, chains.mean._asdict()
+    fields |= {"prediction": chains.mean.prediction[:, :, :n], "test_prediction": chains.mean.prediction[:, :, n:]}
+    fields |= {"eigenvalue_real": np.real(spectra), "eigenvalue_imag": np.imag(spectra)} if spectra else {}
+    arrays = {name: fields[name] for name in wanted}
+    averages = {name: values for name, values in arrays.items() if name not in SPECTRUM}
+    judged, diagnostics, advice = judge(dict(zip(TRACES, np.moveaxis(chains.traces, 2, 0), strict=False)))
+    certificate = certify(
+        NAME,
+        averages or {"energy": np.asarray(chains.mean.energy)},
+        began,
+        seed=sampling.seed,
+        options=options,
+        notes=(*task.notes, *notes, *([MIRROR] if sampling.law.mirror else []), *advice),
+        left_out=left_out,
+        checks=judged,
+        diagnostics=_tuning(sampling, chains) | diagnostics,
+        steps=sampling.draws,
+    )
     return make_solution(labeled(layout, arrays), certificate, network, task, throw=throw)
 
 
@@ -133,15 +154,6 @@ class _Sampling:
     rate: float | None
     updates: int | None
     precondition: bool
-
-    def options(self) -> dict[str, Any]:
-        """What the certificate tells of the sampling."""
-        common = {"width": self.law.width, "temperature": float(self.law.temperature), "sampler": self.sampler}
-        common |= {name: getattr(self, name) for name in ("draws", "warmup", "replicates")}
-        common |= {"start": "prior" if self.kernel is None else "kernel"}
-        if self.sampler == "hmc":
-            return common
-        return common | {"rate": self.rate, "updates": self.updates, "precondition": self.precondition}
 
     @property
     def n_weights(self) -> int:
@@ -165,43 +177,22 @@ class _Sampling:
         return n_moves * (per_move if self.sampler == "hmc" else 20 * (leap + NORMAL * self.n_weights))
 
 
-def _check(net: Network, task: Task, width: int, replicates: int, seed: int, progress: bool | None) -> None:
-    check_call(NAME, net, task, replicates=replicates, seed=seed, progress=progress)
+def _check_network(net: Network, task: Task, width: int) -> None:
+    """Refuse what the posterior does not cover, by name."""
     checks.integer("width", width, 1)
     if task.y is None:
         raise ValueError("`y` is needed: the posterior is that of networks given labels, but the task has none.")
-    if net.bias_variances.any():
-        raise ValueError(f"`bias_variance` must be 0: the posterior has no biases, got {net.bias_variance}.")
-    if net.readout_bias_variance:
-        raise ValueError(f"`readout_bias_variance` must be 0 in the posterior, got {net.readout_bias_variance}.")
+    require(NAME, net, bias_variance=0, readout_bias_variance=0)
     if not net.readout_variance:
         raise ValueError(f"`readout_variance` must be positive in the posterior, got {net.readout_variance}.")
     if len(set(net.sizes(width))) > 1:
         raise ValueError(f"`widths` must all be equal in the posterior, got {net.widths}.")
-    task.supervised_states(net.depth)
-
-
-def _check_langevin_options(sampling: _Sampling) -> None:
-    given = {name: getattr(sampling, name) is not None for name in ("rate", "updates")}
-    for name, is_given in (given | {"precondition": not sampling.precondition}).items():
-        if is_given and sampling.sampler != "sgld":
-            raise ValueError(f"`{name}` belongs to the posterior's sampler 'sgld', got sampler {sampling.sampler!r}.")
-
-
-def _check_memory(sampling: _Sampling) -> None:
-    need = 8 * WORKING_COPIES * sampling.n_weights
-    if need > boundary.memory_budget():
-        raise MemoryError(
-            f"One network of width {sampling.law.width} needs {boundary.describe_bytes(need)} to be sampled, but only "
-            f"{boundary.describe_bytes(boundary.memory_budget())} may be used. Lower the `width` or the depth."
-        )
 
 
 def _layout(sampling: _Sampling, task: Task) -> Layout:
     """Dims and shape of one chain's share of every available quantity, the most wanted first."""
     s, p, n_out = sampling.net.depth, task.n_samples, sampling.law.labels.shape[2]
-    fields: Layout = {"energy": ((), ())}
-    fields["prediction"] = (("state", "sample", "output"), (s, p, n_out))
+    fields: Layout = {"energy": ((), ()), "prediction": (("state", "sample", "output"), (s, p, n_out))}
     if task.n_test:
         fields["test_prediction"] = (("state", "test", "output"), (s, task.n_test, n_out))
     cross = (("state", "state_", "sample", "sample_"), (s, s, p, p))
@@ -217,92 +208,41 @@ def _sample(
     """Chains, spectra of their last weights, and what there is to say about their first ones."""
     parts: list[Chains] = []
     spectra: list[np.ndarray] = []
-    mismatches: list[float] = []
-    pace = None
-    title = f"{sampling.replicates} chains at width {sampling.law.width}"
-    total = sampling.replicates * (sampling.warmup + sampling.draws)
-    with bar(title, total, progress, sampling.seconds) as advance:
+    mismatches = [0.0]
+    pace, law, warmup, draws = None, sampling.law, sampling.warmup, sampling.draws
+    title = f"{sampling.replicates} chains at width {law.width}"
+    with bar(title, sampling.replicates * (warmup + draws), progress, sampling.seconds) as advance:
         for block in blocks(sampling.replicates, sampling.batch):
             rngs = streams(sampling.seed, range(block.start, block.start + sampling.batch), CHAIN)  # compiled once
-            first = [_first_weights(sampling, rng) for rng in rngs]
-            mismatches += [mismatch for _, mismatch in first]
+            positions: list[Parameters] = []
+            for rng in rngs:
+                if sampling.kernel is None:
+                    position = prior_weights(sampling.net, law, rng)
+                else:
+                    position, mismatch = kernel_weights(sampling.kernel, sampling.net, law, rng)
+                    mismatches.append(mismatch)
+                if sampling.sampler == "sgld":  # moves the readout too, drawn here given the features
+                    readout = draw_readout(position, law, rng)
+                    position = position._replace(readout=[readout, np.zeros((1, readout.shape[1]))])
+                positions.append(position)
             if sampling.sampler == "sgld" and pace is None:
-                pace = _pace(sampling, first[0][0])
+                rate, updates, precondition = sampling.rate, sampling.updates, sampling.precondition
+                pace = langevin.pace_of(positions[0], law, rate=rate, updates=updates, precondition=precondition)
             tuning, move = (hmc.first_step(), hmc.move) if pace is None else (pace, langevin.move)
             state = State(
-                jax.tree.map(lambda *rows: np.stack(rows), *(position for position, _ in first)),
+                jax.tree.map(lambda *rows: np.stack(rows), *positions),
                 jax.tree.map(lambda x: np.stack([x] * sampling.batch), tuning),
                 jax.vmap(jax.random.key)(np.array([rng.integers(2**62) for rng in rngs])),
             )
-            warmup, draws = sampling.warmup, sampling.draws
-            chains, last = run_chains(state, sampling.law, move, warmup=warmup, draws=draws, advance=advance)
+            chains, last = run_chains(state, law, move, warmup=warmup, draws=draws, advance=advance)
             parts.append(chains)
-            spectra += [_spectrum(sampling, np.asarray(w)) for w in last.position.weights[0]] if with_spectra else []
+            for w in np.asarray(last.position.weights[0]) if with_spectra else ():
+                finite = np.isfinite(w).all()
+                spectra.append(np.linalg.eigvals(law.scales.weights[0] * w) if finite else np.full(len(w), np.nan + 0j))
     worst = max(mismatches)
     notes = [f"the starting kernel is reproduced to {worst:.1e} only"] if worst > 1e-6 else []
     together = jax.tree.map(lambda *rows: np.concatenate(rows)[: sampling.replicates], *parts)
     return together, spectra[: sampling.replicates], notes
-
-
-def _first_weights(sampling: _Sampling, rng: np.random.Generator) -> tuple[Parameters, float]:
-    """Weights to start from; Langevin dynamics moves the readout too, drawn here given the features."""
-    mismatch = 0.0
-    if sampling.kernel is None:
-        position = prior_weights(sampling.net, sampling.law, rng)
-    else:
-        position, mismatch = kernel_weights(sampling.kernel, sampling.net, sampling.law, rng)
-    if sampling.sampler == "sgld":
-        readout = draw_readout(position, sampling.law, rng)
-        position = position._replace(readout=[readout, np.zeros((1, readout.shape[1]))])
-    return position, mismatch
-
-
-def _pace(sampling: _Sampling, position: Parameters) -> langevin.Pace:
-    """Rates of all weights, and as many updates per move as forget the recurrent weights' prior once."""
-    relative = langevin.relative_rates(position, sampling.law, precondition=sampling.precondition)
-    rate = langevin.safe_rate(position, relative, sampling.law) if sampling.rate is None else sampling.rate
-    rates = jax.tree.map(lambda r: rate * r, relative)
-    slow = (rates.weights or rates.input_weights)[0]
-    updates = sampling.updates or int(np.clip(1 / max(float(slow), 1e-12), 1, langevin.MAX_UPDATES))
-    return langevin.Pace(rates, np.asarray(updates))
-
-
-def _spectrum(sampling: _Sampling, weights: np.ndarray) -> np.ndarray:
-    finite = np.isfinite(weights).all()
-    return np.linalg.eigvals(sampling.law.scales.weights[0] * weights) if finite else np.full(len(weights), np.nan + 0j)
-
-
-def _fields(task: Task, chains: Chains, spectra: list[np.ndarray]) -> dict[str, np.ndarray]:
-    fields, n = chains.mean._asdict(), task.n_samples
-    fields |= {"prediction": chains.mean.prediction[:, :, :n], "test_prediction": chains.mean.prediction[:, :, n:]}
-    return fields | ({"eigenvalue_real": np.real(spectra), "eigenvalue_imag": np.imag(spectra)} if spectra else {})
-
-
-def _certify(
-    sampling: _Sampling,
-    chains: Chains,
-    arrays: dict[str, np.ndarray],
-    began: float,
-    notes: Iterable[str],
-    left_out: tuple[str, ...],
-) -> Certificate:
-    """The certificate of a simulation, with what its chains say about each other."""
-    averages = {name: values for name, values in arrays.items() if name not in SPECTRUM}
-    mirror = ["W -> -W is a symmetry: networks are reported with positively correlated adjacent states"]
-    traces = {name: chains.traces[..., i] for i, name in enumerate(TRACES[: chains.traces.shape[2]])}
-    judged, diagnostics, advice = judge(traces)
-    return certify(
-        NAME,
-        averages or {"energy": np.asarray(chains.mean.energy)},
-        began,
-        seed=sampling.seed,
-        options=sampling.options(),
-        notes=(*notes, *(mirror if sampling.law.mirror else []), *advice),
-        left_out=left_out,
-        checks=judged,
-        diagnostics=_tuning(sampling, chains) | diagnostics,
-        steps=sampling.draws,
-    )
 
 
 def _tuning(sampling: _Sampling, chains: Chains) -> dict[str, Any]:

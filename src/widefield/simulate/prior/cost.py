@@ -7,7 +7,7 @@ from itertools import pairwise
 from widefield.answer import boundary
 from widefield.question import checks
 from widefield.question.network import Network
-from widefield.simulate.networks.fields import batch_size
+from widefield.simulate.networks.call import batch_size
 
 METHODS = ("auto", "dense", "weight_free")
 NORMAL, FLOP, THIN_FLOP = 1.2e-8, 8e-11, 2.5e-10  # seconds on one core; a thin factorization is bound by memory

@@ -6,7 +6,7 @@ import numpy as np
 
 from widefield.question.network import Network
 from widefield.question.task import Task
-from widefield.simulate.networks.fields import Layout
+from widefield.simulate.networks.call import Layout
 from widefield.simulate.networks.streams import READOUT, normals, streams
 
 Readout = tuple[np.ndarray, np.ndarray]
@@ -35,7 +35,7 @@ def layout(net: Network, sizes: Sequence[int], task: Task, n_outputs: int) -> La
 
 def stored_numbers(wanted: Sequence[str], net: Network, sizes: Sequence[int], n_samples: int) -> int:
     """Numbers of one network that `measure` keeps until all of its states are known."""
-    n_kept = ("hidden" in _grams(net, wanted)) + ("feature" in _grams(net, wanted))
+    n_kept = len(_grams(net, wanted))
     return 2 * n_kept * n_samples * sum(sizes) + n_kept * (net.depth * n_samples) ** 2
 
 
@@ -51,11 +51,11 @@ def measure(
     arrays: dict[str, np.ndarray], block: slice, trajectory: Iterable[State], net: Network, readout: Readout | None
 ) -> None:
     """Fill ``block`` of every result in ``arrays`` from the states (index, pre-activations, features) of a batch."""
-    grams = _grams(net, arrays)
-    kept: dict[str, list[np.ndarray]] = {name: [] for name in grams}
+    source = "hidden" if net.readout_variance is None else "feature"
+    kept: dict[str, list[np.ndarray]] = {name: [] for name in _grams(net, arrays)}
     for a, hidden, feature in trajectory:
         for name, value in (("hidden", hidden), ("feature", feature)):
-            if name in grams:
+            if name in kept:
                 kept[name].append(value)
             if f"{name}_diagonal" in arrays:
                 arrays[f"{name}_diagonal"][block, a] = _gram(value)
@@ -64,24 +64,18 @@ def measure(
             where = (block, a) if arrays["draw"].ndim == 4 else (block,)
             arrays["draw"][where] = _outputs(net, hidden, feature, readout, arrays["draw"].shape[-1])
         if last and "output" in arrays:
-            source = hidden if net.readout_variance is None else feature
-            arrays["output"][block] = _output_covariance(net, _gram(source))
-    _fill_grams(arrays, block, net, {name: _cross_gram(values) for name, values in kept.items()})
+            arrays["output"][block] = _output_covariance(net, _gram(hidden if source == "hidden" else feature))
+    grams = {name: _cross_gram(values) for name, values in kept.items()}
+    for name in grams.keys() & arrays.keys():
+        arrays[name][block] = grams[name]
+    if "readout" in arrays:
+        arrays["readout"][block] = _output_covariance(net, grams[source])
 
 
 def _grams(net: Network, wanted: Iterable[str]) -> set[str]:
     """Which averages over all pairs of states the results need."""
     source = "hidden" if net.readout_variance is None else "feature"
-    names = {source if name == "readout" else name for name in wanted}
-    return names & {"hidden", "feature"}
-
-
-def _fill_grams(arrays: dict[str, np.ndarray], block: slice, net: Network, grams: dict[str, np.ndarray]) -> None:
-    for name in {"hidden", "feature"} & set(arrays):
-        arrays[name][block] = grams[name]
-    if "readout" in arrays:
-        source = "hidden" if net.readout_variance is None else "feature"
-        arrays["readout"][block] = _output_covariance(net, grams[source])
+    return {source if name == "readout" else name for name in wanted} & {"hidden", "feature"}
 
 
 def _gram(rows: np.ndarray) -> np.ndarray:

@@ -20,10 +20,9 @@ from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
-from widefield.simulate.networks.arguments import check_options
-from widefield.simulate.networks.fields import Layout, labeled, n_bytes
+from widefield.simulate.networks.call import Layout, Names, check_options, labeled, n_bytes
 from widefield.simulate.networks.streams import DATA, HIDDEN, READOUT, streams
-from widefield.simulate.networks.trained import FLOW_COPIES, Names, Trained, certify_trained, in_flow
+from widefield.simulate.networks.trained import FLOW_COPIES, Trained, certify_trained, in_flow
 from widefield.simulate.proportional.sizes import NAME, Sizes, sizes_of
 from widefield.simulate.proportional.training import (
     Curves,
@@ -72,23 +71,21 @@ def proportional(
 
     - ``train_loss``, ``test_loss`` (step): mean of :math:`\Delta^2` (no ½) over the training set (SGD: over the batch
       about to be used; population: equal to the test loss), and over all inputs and labels, evaluated exactly.
-    - on request ``feature_correlation``, ``gradient_correlation`` (layer, step, step\_): averages over the neurons of
-      layer 1 … L of :math:`h^l(t)h^l(t')` and :math:`g^l(t)g^l(t')`, where :math:`h^0 = \frac{\sqrt D}{P}\sum_\mu
-      \Delta_\mu x_\mu` is sent forward and :math:`w^L` backward (Eq. 26).
+    - on request ``feature_correlation``, ``gradient_correlation`` (layer, step, step\_): averages over neurons of
+      :math:`h^l(t)h^l(t')` and :math:`g^l(t)g^l(t')`, where :math:`h^0 = \frac{\sqrt D}{P}\sum_\mu \Delta_\mu x_\mu` is
+      sent forward and :math:`w^L` backward (Eq. 26).
 
-    Inputs are isotropic with D = ``dimension``, or have the teacher's covariance and target :math:`(\lambda_k, \lambda_k
-    w_k^2)` = ``spectrum``; then ``width`` and the teacher's ``batch`` take the place of the ratios. With
-    ``target_overlap`` :math:`Q_{cc'} = w^*_c\cdot w^*_{c'}/D` there is a readout per channel; several channels give the
-    losses a last dim ``output``, the correlations ``output``, ``output_``.
+    Inputs are isotropic with D = ``dimension``, or have the teacher's ``spectrum`` :math:`(\lambda_k, \lambda_k w_k^2)`;
+    then ``width`` and the teacher's ``batch`` take the place of the ratios. With ``target_overlap`` there is a readout per
+    channel; several give the losses a last dim ``output``, the correlations ``output``, ``output_``.
 
     Notation: :math:`\gamma_0` = ``richness``, :math:`\eta` = ``rate``, :math:`N_l` = round(``width_ratio`` · ``widths`` · D),
-    P = round(``data_ratio`` · D) fixed inputs, or a fresh batch of round(``batch_ratio`` · D) at each step; neither (or
-    infinite): population gradient descent. ``label_noise`` is the variance of :math:`\epsilon`, drawn once per input.
-    ``centered`` subtracts the initial f.
+    P = round(``data_ratio`` · D) fixed inputs, or round(``batch_ratio`` · D) fresh ones at each step; neither (or infinite):
+    population gradient descent. ``label_noise`` is the variance of :math:`\epsilon`, drawn once per input.
     Method: ``paired`` trains two networks from the same weights on the same inputs, with opposite targets and label
     noise, and averages them; this removes what is odd in the target. :math:`|w^*|^2 = D` exactly. With ``flow`` the same
-    networks train with rates η, η/2, η/4 … in as many more updates, and each replicate is extrapolated to rate zero at the
-    times asked for: 7 times the cost of descent, twice as much for each further halving.
+    networks train with rates η, η/2, η/4 … and each replicate is extrapolated to rate zero at the times asked for: 7 times
+    the cost of descent, twice as much for each further halving.
     Error: each replicate is exact for its network. Success means that none diverged or overflowed and, with ``flow``, that
     the last halving of the rate changed no test loss by more than 1e-3 of the largest (``error``; at most 7 halvings, else
     ``inaccurate``); standard errors of the mean stand in the diagnostics.
@@ -98,12 +95,19 @@ def proportional(
     """
     began = time.perf_counter()
     check_options(replicates=replicates, seed=seed, progress=progress)
-    sizes = sizes_of(network, teacher, dimension, width_ratio, width)
-    _check_training(training, sizes)
-    model = Model(sizes.eigenvalues, sizes.input_scale, sizes.layers, training.richness, network.branch)
-    paired = checks.flag("paired", paired)
-    ensemble = _Ensemble(model, sizes, teacher, training, paired, int(replicates), int(seed))
-    wanted, left_out = _choose(quantities, ensemble)
+    if not isinstance(training, Training):
+        raise ValueError(f"`training` must be a widefield.Training, got {type(training).__name__}.")
+    training.refuse(NAME, *REFUSED)
+    richness = checks.nonnegative("richness", training.richness, positive=True)
+    sizes = sizes_of(network, teacher, richness, dimension, width_ratio, width)
+    if training.flow and sizes.online:
+        raise ValueError(
+            "`flow` averages over fresh batches, which is the population: leave out `batch_ratio` and `batch`, or use a "
+            "small rate."
+        )
+    signs = np.array([1.0, -1.0]) if checks.flag("paired", paired) else np.ones(1)
+    ensemble = _Ensemble(sizes, teacher.label_noise, training, signs, int(replicates), int(seed))
+    wanted, left_out = ensemble.choose(quantities)
     train = partial(_simulate, ensemble, progress)
     trained = in_flow(train, wanted, JUDGED) if training.flow else train(wanted, 1)
     certificate = certify_trained(
@@ -126,39 +130,21 @@ def proportional(
     )
 
 
-def _check_training(training: Training, sizes: Sizes) -> None:
-    if not isinstance(training, Training):
-        raise ValueError(f"`training` must be a widefield.Training, got {type(training).__name__}.")
-    training.refuse(NAME, *REFUSED)
-    checks.nonnegative("richness", training.richness, positive=True)
-    if training.flow and sizes.online:
-        raise ValueError(
-            "`flow` averages over fresh batches, which is the population: leave out `batch_ratio` and `batch`, or use a "
-            "small rate."
-        )
-
-
 @dataclass(frozen=True)
 class _Ensemble:
-    """What all replicates share."""
+    """What all replicates share; ``signs`` of the targets of the networks that one replicate averages."""
 
-    model: Model
     sizes: Sizes
-    teacher: Teacher
+    label_noise: float
     training: Training
-    paired: bool
+    signs: np.ndarray
     replicates: int
     seed: int
 
     @property
-    def targets(self) -> np.ndarray:
-        """w* (channel, D)."""
-        return self.sizes.targets
-
-    @property
-    def signs(self) -> np.ndarray:
-        """Signs of the targets of the networks that one replicate averages."""
-        return np.array([1.0, -1.0]) if self.paired else np.ones(1)
+    def model(self) -> Model:
+        """Sizes and scales of the networks."""
+        return self.sizes.model
 
     @property
     def n_rows(self) -> int:
@@ -178,35 +164,33 @@ class _Ensemble:
     @property
     def seconds(self) -> float:
         """A rough estimate of one training of all replicates."""
-        products = PASS * (3 * len(self.signs) * self.n_weights + 2 * self.n_inputs) * len(self.targets)
+        products = PASS * (3 * len(self.signs) * self.n_weights + 2 * self.n_inputs) * len(self.sizes.targets)
         drawn = NORMAL * (self.n_inputs * (self.n_rows if self.sizes.online else 1) + self.n_weights)
         return self.replicates * (self.n_rows * products + drawn)
 
     @property
     def layout(self) -> Layout:
         """Dims and shape of one replicate's share of every quantity, the most wanted first."""
-        channels = len(self.targets) > 1
-        C = (len(self.targets),) * channels
-        losses = (("step", *["output"] * channels), (self.n_rows, *C))
-        pair = (self.n_rows, self.n_rows)
-        cross = (("layer", "step", "step_", *["output", "output_"] * channels), (len(self.model.sizes), *pair, *C, *C))
+        C = (len(self.sizes.targets),) if len(self.sizes.targets) > 1 else ()
+        losses = (("step", *["output"] * len(C)), (self.n_rows, *C))
+        dims = ("layer", "step", "step_", *["output", "output_"] * len(C))
+        cross = (dims, (len(self.model.sizes), self.n_rows, self.n_rows, *C, *C))
         return dict.fromkeys(LOSSES, losses) | dict.fromkeys(CORRELATIONS, cross)
 
-
-def _choose(quantities: Iterable[str] | None, ensemble: _Ensemble) -> tuple[Names, Names]:
-    """The losses unless ``quantities`` says otherwise; refuses what does not fit in memory."""
-    sizes = n_bytes(ensemble.layout, ensemble.replicates * (FLOW_COPIES if ensemble.training.flow else 1))
-    wanted, _ = boundary.choose_quantities(LOSSES if quantities is None else quantities, sizes)
-    several = {*CORRELATIONS} & {*wanted}
-    kept = 2 * ensemble.n_rows * sum(ensemble.model.sizes) * len(ensemble.targets) if several else 0
-    signs = len(ensemble.signs)
-    need = 8 * ((1 + signs) * ensemble.n_weights + ensemble.n_inputs + signs * kept)
-    if need > boundary.memory_budget():
-        raise MemoryError(
-            f"One network of layers {ensemble.model.sizes} needs {boundary.describe_bytes(need)} to be trained, but only "
-            f"{boundary.describe_bytes(boundary.memory_budget())} may be used. Lower the `dimension`, width or steps."
-        )
-    return wanted, CORRELATIONS if quantities is None else ()
+    def choose(self, quantities: Iterable[str] | None) -> tuple[Names, Names]:
+        """The losses unless ``quantities`` says otherwise; refuses what does not fit in memory."""
+        sizes = n_bytes(self.layout, self.replicates * (FLOW_COPIES if self.training.flow else 1))
+        wanted, _ = boundary.choose_quantities(LOSSES if quantities is None else quantities, sizes)
+        several = {*CORRELATIONS} & {*wanted}
+        kept = 2 * self.n_rows * sum(self.model.sizes) * len(self.sizes.targets) if several else 0
+        signs = len(self.signs)
+        need = 8 * ((1 + signs) * self.n_weights + self.n_inputs + signs * kept)
+        if need > boundary.memory_budget():
+            raise MemoryError(
+                f"One network of layers {self.model.sizes} needs {boundary.describe_bytes(need)} to be trained, but only "
+                f"{boundary.describe_bytes(boundary.memory_budget())} may be used. Lower the `dimension`, width or steps."
+            )
+        return wanted, CORRELATIONS if quantities is None else ()
 
 
 def _simulate(ensemble: _Ensemble, progress: bool | None, wanted: Names, divisor: int) -> Trained:
@@ -220,14 +204,18 @@ def _simulate(ensemble: _Ensemble, progress: bool | None, wanted: Names, divisor
             curves = _replicate(ensemble, r, keep=bool({*CORRELATIONS} & {*wanted}), divisor=divisor, advance=advance)
             lasted[r] = curves.lasted
             for name, out in arrays.items():
-                out[r] = _measure(curves, name).reshape(out[r].shape)
+                if name in CORRELATIONS:
+                    field = correlations(curves.h if name == "feature_correlation" else curves.g, curves.lasted)
+                else:
+                    field = getattr(curves, name).mean(axis=0)
+                out[r] = field.reshape(out[r].shape)
             advance(ensemble.n_rows - curves.lasted)
     return Trained(arrays, lasted, ensemble.n_rows)
 
 
 def _replicate(ensemble: _Ensemble, r: int, *, keep: bool, divisor: int, advance: Callable[[int], None]) -> Curves:
     """Train the network, or the pair, of replicate ``r``."""
-    model, targets = ensemble.model, ensemble.targets
+    model, targets = ensemble.model, ensemble.sizes.targets
     weight_stream, readout_stream, data_stream = (streams(ensemble.seed, [r], k)[0] for k in (HIDDEN, READOUT, DATA))
     weights = [weight_stream.standard_normal(shape) for shape in model.shapes]
     readout = readout_stream.standard_normal((len(targets), model.sizes[-1]))
@@ -236,7 +224,7 @@ def _replicate(ensemble: _Ensemble, r: int, *, keep: bool, divisor: int, advance
         ensemble.signs[:, None, None] * targets,
         _gradients(ensemble, data_stream),
         ensemble.training.rates,
-        label_noise=ensemble.teacher.label_noise,
+        label_noise=ensemble.label_noise,
         centered=ensemble.training.centered,
         keep=keep,
         divisor=divisor,
@@ -246,26 +234,18 @@ def _replicate(ensemble: _Ensemble, r: int, *, keep: bool, divisor: int, advance
 
 def _gradients(ensemble: _Ensemble, rng: np.random.Generator) -> Callable[[int], Gradient]:
     """The gradient at each step: of the population, of one training set, or of a fresh batch."""
-    n_data = ensemble.sizes.n_data
+    n_data, label_noise, model = ensemble.sizes.n_data, ensemble.label_noise, ensemble.model
     if n_data is None:
-        population = population_gradient(ensemble.model, ensemble.teacher.label_noise)
+        population = population_gradient(model, label_noise)
         return lambda t: population
+
+    def draw() -> Gradient:
+        x = rng.standard_normal((n_data, len(model.eigenvalues)))
+        noise = np.sqrt(label_noise) * rng.standard_normal((len(ensemble.sizes.targets), n_data))
+        x *= np.sqrt(model.eigenvalues)
+        return sample_gradient(model, x, noise, ensemble.signs)
+
     if ensemble.sizes.online:
-        return lambda t: _draw(ensemble, rng, n_data)
-    fixed = _draw(ensemble, rng, n_data)
+        return lambda t: draw()
+    fixed = draw()
     return lambda t: fixed
-
-
-def _draw(ensemble: _Ensemble, rng: np.random.Generator, n_data: int) -> Gradient:
-    """The gradient on ``n_data`` inputs with their label noise."""
-    x = rng.standard_normal((n_data, len(ensemble.model.eigenvalues)))
-    noise = np.sqrt(ensemble.teacher.label_noise) * rng.standard_normal((len(ensemble.targets), n_data))
-    x *= np.sqrt(ensemble.model.eigenvalues)
-    return sample_gradient(ensemble.model, x, noise, ensemble.signs)
-
-
-def _measure(curves: Curves, name: str) -> np.ndarray:
-    """One field of a replicate, averaged over its networks."""
-    if name in CORRELATIONS:
-        return correlations(curves.h if name == "feature_correlation" else curves.g, curves.lasted)
-    return getattr(curves, name).mean(axis=0)

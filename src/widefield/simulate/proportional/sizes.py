@@ -9,66 +9,61 @@ from widefield.question import checks
 from widefield.question.activation import as_activation
 from widefield.question.network import Network
 from widefield.question.teacher import Teacher
+from widefield.simulate.networks.call import require
+from widefield.simulate.proportional.training import Model
 
 NAME = "simulate.proportional"
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """``eigenvalues`` λ (D,), ``targets`` w* (channel, D), ``layers`` N_1 … N_L, ``input_scale`` s_0 of `training`.
+    """The networks ``model`` and their ``targets`` w* (channel, D).
 
     ``n_data`` inputs per gradient, None for population gradient descent; ``online`` draws them anew at each step.
     ``options`` are what the certificate tells.
     """
 
-    eigenvalues: np.ndarray
+    model: Model
     targets: np.ndarray
-    layers: tuple[int, ...]
-    input_scale: float
     n_data: int | None
     online: bool
     options: dict[str, Any]
     notes: tuple[str, ...] = ()
 
 
-def sizes_of(net: Network, teacher: Teacher, dimension: Any, width_ratio: Any, width: Any) -> Sizes:
+def sizes_of(net: Network, teacher: Teacher, richness: float, dimension: Any, width_ratio: Any, width: Any) -> Sizes:
     """Sizes by ratios for isotropic inputs, by counts for structured ones."""
-    _check_network(net)
-    _check_teacher(teacher)
-    if teacher.spectrum is None:
-        _refuse("without `spectrum`: isotropic inputs take ratios", width=width)
-        return _isotropic(net, teacher, dimension, width_ratio)
-    _refuse("with `spectrum`: structured inputs take `width`", dimension=dimension, width_ratio=width_ratio)
-    return _structured(net, teacher, width)
-
-
-def _check_network(net: Any) -> None:
-    """Refuse what the proportional limit does not cover, by name."""
     if not isinstance(net, Network):
         raise ValueError(f"`network` must be a widefield.Network (DNN or ResNet), got {type(net).__name__}.")
     if net.weights == "tied":
         raise ValueError(f"`network` must be a DNN or ResNet in {NAME}: its weights are untied, got a {net.kind}.")
     if net.activation != as_activation("linear"):
         raise ValueError(f"`activation` must be 'linear' in {NAME}, got {net.activation}.")
-    for name in ("weight_variance", "input_variance", "readout_variance"):
-        value = getattr(net, name)
-        if value is None or np.any(np.asarray(value) != 1):
-            raise ValueError(f"`{name}` must be 1 in {NAME}, got {value}.")
-    for name in ("bias_variance", "readout_bias_variance"):
-        if np.any(np.asarray(getattr(net, name)) != 0):
-            raise ValueError(f"`{name}` must be 0 in {NAME}: it has no biases, got {getattr(net, name)}.")
-
-
-def _check_teacher(teacher: Any) -> None:
+    require(NAME, net, weight_variance=1, input_variance=1, readout_variance=1)
+    require(NAME, net, bias_variance=0, readout_bias_variance=0)
     if not isinstance(teacher, Teacher):
         raise ValueError(f"`teacher` must be a widefield.Teacher, got {type(teacher).__name__}.")
     _refuse(f"in {NAME}", samples=teacher.samples, supervised=teacher.supervised)
     if teacher.inputs != "first":
         raise ValueError(f"`inputs` must be 'first' in {NAME}: its networks are not recurrent, got {teacher.inputs!r}.")
-    if teacher.spectrum is not None and len(teacher.spectrum) == 3:
+    if teacher.spectrum is None:
+        _refuse("without `spectrum`: isotropic inputs take ratios", width=width)
+        return _isotropic(net, teacher, richness, dimension, width_ratio)
+    if len(teacher.spectrum) == 3:
         raise ValueError(f"`spectrum` must be single modes in {NAME}, (eigenvalues, target powers), got a bulk.")
-    if teacher.spectrum is not None:
-        _refuse("with `spectrum`", target_overlap=teacher.target_overlap)
+    _refuse("with `spectrum`", target_overlap=teacher.target_overlap)
+    _refuse("with `spectrum`: structured inputs take `width`", dimension=dimension, width_ratio=width_ratio)
+    eigenvalues, powers = teacher.spectrum  # inputs of covariance diag λ and a target of powers λ w²
+    batch, layers = teacher.batch, net.sizes(width)
+    if batch is not None and (batch != round(batch) or batch < 1):
+        raise ValueError(f"`batch` must be a whole number of samples in {NAME}, got {batch:g}.")
+    return Sizes(
+        Model(eigenvalues, 1.0, layers, richness, net.branch),
+        targets=np.sqrt(powers / eigenvalues)[None],
+        n_data=None if batch is None else round(batch),
+        online=batch is not None,
+        options={"width": int(width), "sizes": layers},
+    )
 
 
 def _refuse(reason: str, **values: Any) -> None:
@@ -78,7 +73,7 @@ def _refuse(reason: str, **values: Any) -> None:
             raise ValueError(f"`{name}` must be left out {reason}, got {value!r}.")
 
 
-def _isotropic(net: Network, teacher: Teacher, dimension: Any, width_ratio: Any) -> Sizes:
+def _isotropic(net: Network, teacher: Teacher, richness: float, dimension: Any, width_ratio: Any) -> Sizes:
     """Sizes for inputs of unit covariance, from ratios to the dimension."""
     D = checks.integer("dimension", dimension, 1)
     if width_ratio is None:
@@ -87,34 +82,18 @@ def _isotropic(net: Network, teacher: Teacher, dimension: Any, width_ratio: Any)
     ratios = {"data_ratio": teacher.data_ratio, "batch_ratio": teacher.batch_ratio}
     given = {name: value for name, value in ratios.items() if value is not None}
     wanted = {f"width_ratio x widths[{i}]": nu * a for i, a in enumerate(net.relative_widths)} | given
-    counts = {name: _count(name, value, D) for name, value in wanted.items()}
-    rounded = [f"{name}: {wanted[name]:g} is {n}/{D} here" for name, n in counts.items() if n != wanted[name] * D]
+    counts = {name: round(ratio * D) for name, ratio in wanted.items()}
+    for name in [name for name, count in counts.items() if count < 1]:
+        at_least = f"`{name.split()[0]}` must be at least 1/dimension"
+        raise ValueError(f"{at_least}, got {wanted[name]:g} at dimension {D}.")
+    layers = tuple(counts[f"width_ratio x widths[{i}]"] for i in range(net.depth))
     return Sizes(
-        eigenvalues=np.ones(D),
+        Model(np.ones(D), 1 / np.sqrt(D), layers, richness, net.branch),
         targets=targets_of(teacher.target_overlap, D),
-        layers=(layers := tuple(counts[f"width_ratio x widths[{i}]"] for i in range(net.depth))),
-        input_scale=1 / np.sqrt(D),
         n_data=next((counts[name] for name in given), None),
         online="batch_ratio" in given,
         options={"dimension": D, "width_ratio": nu, "sizes": layers},
-        notes=tuple(rounded),
-    )
-
-
-def _structured(net: Network, teacher: Teacher, width: Any) -> Sizes:
-    """Sizes for inputs of covariance diag λ and a target of powers λ w²."""
-    eigenvalues, powers = teacher.spectrum or ()
-    batch, layers = teacher.batch, net.sizes(width)
-    if batch is not None and (batch != round(batch) or batch < 1):
-        raise ValueError(f"`batch` must be a whole number of samples in {NAME}, got {batch:g}.")
-    return Sizes(
-        eigenvalues=eigenvalues,
-        targets=np.sqrt(powers / eigenvalues)[None],
-        layers=layers,
-        input_scale=1.0,
-        n_data=None if batch is None else round(batch),
-        online=batch is not None,
-        options={"width": int(width), "sizes": layers},
+        notes=tuple(f"{name}: {wanted[name]:g} is {n}/{D} here" for name, n in counts.items() if n != wanted[name] * D),
     )
 
 
@@ -127,10 +106,3 @@ def targets_of(overlap: np.ndarray | None, dimension: int) -> np.ndarray:
     targets = np.zeros((len(Q), dimension))
     targets[:, : len(Q)] = np.sqrt(dimension) * vectors * np.sqrt(np.maximum(values, 0))
     return targets
-
-
-def _count(name: str, ratio: float, dimension: int) -> int:
-    count = round(ratio * dimension)
-    if count < 1:
-        raise ValueError(f"`{name.split()[0]}` must be at least 1/dimension, got {ratio:g} at dimension {dimension}.")
-    return count

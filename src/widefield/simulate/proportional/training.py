@@ -42,11 +42,6 @@ class Model:
         branch = 1.0 if self.branch is None else self.branch
         return [self.input_scale, *(branch / math.sqrt(n) for n in self.sizes[:-1])]
 
-    @property
-    def output_scale(self) -> float:
-        """What multiplies W^0ᵀ g^1 in the units of the target: √D/(N γ0), or 1/(N γ0) with structured inputs."""
-        return 1 / (self.sizes[-1] * self.richness * self.input_scale)
-
     def population_loss(self, v: np.ndarray, label_noise: float) -> np.ndarray:
         """<Δ²> over inputs and label noise of the error vectors ``v`` (…, D)."""
         return self.input_scale**2 * (v * v) @ self.eigenvalues + label_noise
@@ -78,7 +73,7 @@ class Learner:
 
     def predictor(self, g1: np.ndarray) -> np.ndarray:
         """The linear function that the network is, in the units of the target, (channel, D)."""
-        return self.model.output_scale * (g1 @ self.weights[0])
+        return 1 / (self.model.sizes[-1] * self.model.richness * self.model.input_scale) * (g1 @ self.weights[0])
 
     def update(self, rate: float, g: Sequence[np.ndarray], h: Sequence[np.ndarray]) -> None:
         """One step of Eqs. 25 and 104; the raw learning rate is N_L γ0² ``rate``."""
@@ -124,13 +119,6 @@ class Curves:
     lasted: int = 0
 
 
-def empty_curves(model: Model, n_networks: int, n_rows: int, n_channels: int, *, keep: bool) -> Curves:
-    """Room for ``n_rows``; with ``keep`` also for the vectors of every layer."""
-    rows = (n_networks, n_rows, n_channels)
-    g, h = ([np.empty((*rows, n)) for n in model.sizes if keep] for _ in range(2))
-    return Curves(np.full(rows, np.inf), np.full(rows, np.inf), g, h)
-
-
 @np.errstate(over="ignore", invalid="ignore")
 def train(
     learners: Sequence[Learner],
@@ -150,7 +138,9 @@ def train(
     are ``divisor`` updates, of as much smaller rates.
     """
     model = learners[0].model
-    curves = empty_curves(model, len(learners), len(rates) + 1, targets.shape[1], keep=keep)
+    rows = (len(learners), len(rates) + 1, targets.shape[1])
+    g_kept, h_kept = ([np.empty((*rows, n)) for n in model.sizes if keep] for _ in range(2))
+    curves = Curves(np.full(rows, np.inf), np.full(rows, np.inf), g_kept, h_kept)
     origin, limit = np.zeros_like(targets), np.inf
     for t in range(len(rates) + 1):
         g, predictor = _backward(learners)
@@ -167,11 +157,16 @@ def train(
         last = t == len(rates)
         if keep or not last:
             h = [learner.forward(h0_n) for learner, h0_n in zip(learners, h0, strict=True)]
-            _keep(curves, t, g, h)
+            for l in range(len(g_kept)):
+                g_kept[l][:, t] = [of_network[l] for of_network in g]
+                h_kept[l][:, t] = [of_network[l + 1] for of_network in h]
         if not last:
             _update(learners, rates[t] / divisor, g, h)
-            for _ in range(divisor - 1):
-                _descend(learners, targets + origin, gradient, rates[t] / divisor)
+            for _ in range(divisor - 1):  # smaller updates between two rows
+                g, predictor = _backward(learners)
+                h0, _ = gradient(targets + origin - predictor)
+                h = [learner.forward(h0_n) for learner, h0_n in zip(learners, h0, strict=True)]
+                _update(learners, rates[t] / divisor, g, h)
         advance(1)
     return curves
 
@@ -182,22 +177,9 @@ def _backward(learners: Sequence[Learner]) -> tuple[list[list[np.ndarray]], np.n
     return g, np.stack([learner.predictor(g_n[0]) for learner, g_n in zip(learners, g, strict=True)])
 
 
-def _descend(learners: Sequence[Learner], targets: np.ndarray, gradient: Gradient, rate: float) -> None:
-    """One update between two rows."""
-    g, predictor = _backward(learners)
-    h0, _ = gradient(targets - predictor)
-    _update(learners, rate, g, [learner.forward(h0_n) for learner, h0_n in zip(learners, h0, strict=True)])
-
-
 def _update(learners: Sequence[Learner], rate: float, g: Sequence[Any], h: Sequence[Any]) -> None:
     for learner, g_n, h_n in zip(learners, g, h, strict=True):
         learner.update(rate, g_n, h_n)
-
-
-def _keep(curves: Curves, t: int, g: Sequence[Sequence[np.ndarray]], h: Sequence[Sequence[np.ndarray]]) -> None:
-    for l in range(len(curves.g)):
-        curves.g[l][:, t] = [of_network[l] for of_network in g]
-        curves.h[l][:, t] = [of_network[l + 1] for of_network in h]
 
 
 def correlations(vectors: Sequence[np.ndarray], lasted: int) -> np.ndarray:
