@@ -14,16 +14,23 @@ ONE_THREAD := OMP_NUM_THREADS=1 MPLBACKEND=Agg \
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-full lint docs bench lock clean help
+.PHONY: demo test test-full test-latest pytest lint docs bench lock clean help
 
 demo: $(READY)  ## Write the first figures to figures/ and print the agreement table
 	MPLBACKEND=Agg $(BIN)/widefield gallery run segadlo-1 prior-regression bauer-transition --out figures
 
-test: lint  ## Lint, types and tests
-	$(PYTEST)
+test: lint pytest  ## Lint, types and tests
 
 test-full: lint  ## The same with the long statistics
 	$(PYTEST) -m "full or not full"
+
+test-latest:  ## The tests with the newest releases of all dependencies, in an environment of their own
+	$(PYTHON) -m venv --clear .venv-latest
+	.venv-latest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable ".[data,dev]"
+	$(MAKE) pytest BIN=.venv-latest/bin
+
+pytest:
+	$(PYTEST)
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -45,12 +52,12 @@ lock:  ## Refresh requirements.lock (UPGRADE=1 also moves to newer versions); ne
 		--output-file requirements.lock pyproject.toml requirements.in
 
 clean:  ## Remove the environment, figures, pages and caches
-	rm -rf .venv figures docs/_build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-latest figures docs/_build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
-		printf '  make %-10s %s\n' "$$name" "$$text"; done
+		printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 # Everything that is locked. Built from scratch, so that nothing of an older lock stays behind.
 $(LOCKED): requirements.lock
