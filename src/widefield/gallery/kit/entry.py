@@ -3,7 +3,7 @@
 In every entry ``p`` are its parameters, and a panel is a function of the axes, the data and ``p``.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, product
 from string import ascii_lowercase
 from typing import Any
@@ -27,9 +27,16 @@ def over(dims: Mapping[str, Iterable[Any]], one: Callable[..., xr.Dataset], job:
     for i, case in enumerate(product(*dims.values())):
         job(", ".join(f"{dim} {value}" for dim, value in zip(dims, case)))
         blocks.append(one(i, *case).expand_dims({dim: [value] for dim, value in zip(dims, case)}))
-    data = xr.combine_by_coords(blocks)
-    assert isinstance(data, xr.Dataset)
-    return data.sel(dims)
+    for dim, values in reversed(dims.items()):
+        n = len(values)
+        blocks = [xr.concat(blocks[k : k + n], dim, join="outer") for k in range(0, len(blocks), n)]
+    return blocks[0]
+
+
+def cases(data: xr.Dataset, *dims: str) -> Iterator[tuple[Any, ...]]:
+    """The values of ``dims`` and, last, the data there, for all of their combinations."""
+    for values in product(*(data[dim].values for dim in dims)):
+        yield *values, data.sel(dict(zip(dims, values)))
 
 
 def sheet(
@@ -72,15 +79,10 @@ def made(
     Further ``numbers`` go to the JSON file alone.
     """
     compared = tuple(compared)
-    verdicts = iter(judge_all(pair for pair in compared if isinstance(pair, Pair)).rows)
+    verdicts = iter(judge_all(pair for pair in compared if isinstance(pair, Pair)))
     judged = [row if isinstance(row, Row) else next(verdicts) for row in compared]
     known = [row.agrees for row in judged if row.agrees is not None]
-    return Made(
-        sheet(rows, data, p, size=size, caption=caption, share=share, by_column=by_column),
-        data,
-        p,
-        numbers=[*(row.to_dict() for row in judged), *numbers],
-        table=[HEADER, *(cells(row) for row in judged)],
-        agrees=all(known) if known else None,
-        notes=tuple(notes),
-    )
+    figure = sheet(rows, data, p, size=size, caption=caption, share=share, by_column=by_column)
+    table = [HEADER, *map(cells, judged)]
+    agrees = all(known) if known else None
+    return Made(figure, data, p, [*(row.to_dict() for row in judged), *numbers], table, agrees, tuple(notes))
