@@ -18,6 +18,7 @@ from widefield.plot.style import Figure, Share, house_style, letter, panels
 Job = Callable[[str], None]  # to be called with a few words before every job
 Panel = Callable[..., None]  # draws on the axes, given data and parameters
 Panels = Sequence[Sequence[Panel]]  # rows
+Pairs = Iterator[Pair]  # the rows of the table
 SMALL_PRINT: dict[Any, Any] = {"legend.fontsize": 7}
 
 
