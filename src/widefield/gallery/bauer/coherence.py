@@ -77,12 +77,12 @@ def one_case(p: Parameters, i: int, kind: str, protocol: str) -> xr.Dataset:
     at = [int(t) for t in np.linspace(0, p.steps, N_MARKS)]
     fine = sorted({*range(0, p.steps + 1, 5), *at})
     theory = observed(wf.dynamics(*nouns, at=fine, **WANTED), fine).rename(at="fine")
-    sizes, options = enumerate((p.width, p.width // 2)), {"at": at, "replicates": p.replicates, **WANTED}
-    wide, narrow = (
-        observed(wf.simulate.dynamics(*nouns, width=width, seed=p.seed + 2 * i + j, **options), at)
-        for j, width in sizes
-    )
-    sampled = 2 * wide - narrow
+
+    def networks(width: int, seed: int) -> xr.Dataset:
+        trial = wf.simulate.dynamics(*nouns, at=at, width=width, replicates=p.replicates, seed=seed, **WANTED)
+        return observed(trial, at)
+
+    sampled = kit.extrapolated(networks, p.width, p.seed + 2 * i)
     return theory.assign({f"{name}_sampled": sampled[name] for name in sampled})
 
 

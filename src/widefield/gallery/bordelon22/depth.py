@@ -3,7 +3,6 @@
 Linear networks of all depths, trained for the same time in units of 1/(L+1), the rate at which the static kernel learns.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,7 +10,6 @@ import xarray as xr
 
 from widefield.gallery import kit
 from widefield.gallery.bordelon22.kernels import Kernels, TwoClasses, along_labels
-from widefield.gallery.kit import COLORS, SERIES, Pair
 
 LABEL = r"$y^T\Delta K\,y\;/\;y^TK_0\,y$"
 
@@ -56,15 +54,15 @@ def change(p: Parameters, i: int, depth: int, richness: float) -> xr.Dataset:
     return xr.Dataset({name: value / scale for name, value in moved.items()})
 
 
-def pairs(data: xr.Dataset, theory: str) -> Iterator[Pair]:
+def pairs(data: xr.Dataset, theory: str) -> kit.Pairs:
     """One row per depth and richness."""
     for depth, richness, case in kit.cases(data, "depth", "richness"):
-        yield Pair(f"ΔK/K {theory}, L = {depth}, γ0 = {richness:g}", case[theory], case.sampled)
+        yield kit.Pair(f"ΔK/K {theory}, L = {depth}, γ0 = {richness:g}", case[theory], case.sampled)
 
 
 def _all(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     """All cases against γ0²L."""
-    for color, (depth, case) in zip(SERIES, kit.cases(data, "depth")):
+    for color, (depth, case) in zip(kit.SERIES, kit.cases(data, "depth")):
         x = data.richness.values**2 * depth
         ax.plot(x, case.full, color=color, label=f"$L={depth}$")
         ax.plot(x, case.perturbative, color=color, linestyle="--")
@@ -77,10 +75,10 @@ def _all(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 def _per_richness(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     """The change per γ0² against depth."""
     data = data / data.richness**2
-    for color, (richness, case) in zip(SERIES, kit.cases(data, "richness")):
+    for color, (richness, case) in zip(kit.SERIES, kit.cases(data, "richness")):
         kit.curve(ax, case.full, case.sampled, color=color, label=rf"$\gamma_0={richness:g}$")
     first = data.perturbative.isel(richness=0)
-    kit.curve(ax, first, color=COLORS["theory"], style="--", label=r"order $\gamma_0^2$")
+    kit.curve(ax, first, color=kit.COLORS["theory"], style="--", label=r"order $\gamma_0^2$")
     ax.set(xlabel="depth $L$", ylabel=f"{LABEL} $/\\gamma_0^2$", title="per squared richness", ylim=(0, None))
     ax.set_xticks(data.depth.values)
     ax.legend()

@@ -13,7 +13,6 @@ import widefield as wf
 from widefield.gallery import kit
 from widefield.gallery.bordelon22 import kernels
 from widefield.gallery.bordelon22.kernels import KERNELS, WANTED, Ensemble, Kernels, Question
-from widefield.gallery.kit import SERIES
 
 FIELDS = ("loss", "label_feature", "gradient_trace", "density")
 
@@ -87,7 +86,7 @@ def distance(p: Parameters, question: Question, theory: xr.Dataset, i: int, widt
 def _density(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     """Of the first sample in every layer at the end of training; shifted by a factor of ten per layer."""
     end = data.sel(richness=p.richnesses[-1])
-    for i, color in zip(range(p.depth), SERIES):
+    for i, color in zip(range(p.depth), kit.SERIES):
         parts = (end[f"rich_density{part}"].isel(layer=i) for part in ("", "_sampled"))
         kit.density(ax, *parts, color=color, label=rf"$\ell={i + 1}$", shift=10.0**-i)
     ax.set(xlabel="$h$", ylabel=r"$p(h)\,10^{1-\ell}$", title="pre-activations at the end", xlim=(-5, 5))
@@ -97,7 +96,7 @@ def _density(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 
 def _convergence(ax: kit.Axes, data: xr.Dataset, p: Parameters, kernel: str) -> None:
     distance = data[f"distance_{kernel}"]
-    for i, color in zip(range(p.depth), SERIES):
+    for i, color in zip(range(p.depth), kit.SERIES):
         kit.points(ax, data["size"], distance.isel(layer=i), over="repeat", color=color, label=rf"$\ell={i + 1}$")
     kit.power_fit(ax, data["size"], float(distance.isel(size=0).mean()), -1, style="-", label=r"$\propto 1/N$")
     kit.ticks_at(ax, p.widths)

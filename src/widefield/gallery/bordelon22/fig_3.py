@@ -1,6 +1,5 @@
 """Fig. 3 of Bordelon & Pehlevan (2022): with weight decay relu networks end at a kernel that depends on the richness."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,7 +7,6 @@ import xarray as xr
 
 from widefield.gallery import kit
 from widefield.gallery.bordelon22.kernels import Kernels, TwoClasses, loss_panel, rich
-from widefield.gallery.kit import COLORS, SERIES, Pair
 
 FIELDS = ("loss", "label_feature", "feature_trace")
 
@@ -41,9 +39,9 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     return kit.tested(panels, data, p, experiment, families, more=balance, size=(3.4, 2.9), notes=(note,))
 
 
-def balance(data: xr.Dataset) -> Iterator[Pair]:
+def balance(data: xr.Dataset) -> kit.Pairs:
     """Of the readout, at the end of the theory."""
-    yield Pair("f = ΦΔ/λ at the end", data.rich_prediction.isel(at=-1, output=0), data.readout_balance)
+    yield kit.Pair("f = ΦΔ/λ at the end", data.rich_prediction.isel(at=-1, output=0), data.readout_balance)
 
 
 def _losses(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
@@ -60,8 +58,8 @@ def _features(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 def _last(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     """The last loss against the richness."""
     end, trivial = data.isel(step=-1), float(data.rich_loss.isel(step=0, richness=0))
-    ax.plot(data.richness, end.rich_loss, color=COLORS["theory"])
-    kit.points(ax, data.richness, end.rich_loss_sampled, color=SERIES[0])
-    ax.axhline(trivial, color=COLORS["theory"], linestyle=":", label=r"$f=0$, the limit $\gamma_0\to0$")
+    ax.plot(data.richness, end.rich_loss, color=kit.COLORS["theory"])
+    kit.points(ax, data.richness, end.rich_loss_sampled, color=kit.SERIES[0])
+    ax.axhline(trivial, color=kit.COLORS["theory"], linestyle=":", label=r"$f=0$, the limit $\gamma_0\to0$")
     ax.set(xlabel=r"richness $\gamma_0$", ylabel="last loss", ylim=(0, None), title="fixed point")
     ax.legend()

@@ -1,6 +1,6 @@
 """Fig. 4 of Bordelon & Pehlevan (2022): approximations of the theory against the whole of it, across richness."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -9,7 +9,6 @@ import xarray as xr
 
 from widefield.gallery import kit
 from widefield.gallery.bordelon22.kernels import LOSS, Kernels, TwoClasses, by_method, visible
-from widefield.gallery.kit import COLORS, SERIES, Pair
 
 METHODS = {"full": "-", "independent": "--", "perturbative": "-.", "lazy": ":"}
 FIELDS = ("loss", "ntk", "label_feature")
@@ -49,12 +48,12 @@ def one_richness(p: Parameters, i: int, gamma: float) -> xr.Dataset:
     return xr.Dataset(fields)
 
 
-def pairs(data: xr.Dataset, method: str) -> Iterator[Pair]:
+def pairs(data: xr.Dataset, method: str) -> kit.Pairs:
     """Losses at the marked times and the final tangent kernel, one pair per richness."""
     for gamma, case in kit.cases(data, "richness"):
         words, at = f"{method}, γ0 = {gamma:g}", visible(case.loss_full, data["at"].values)
-        yield Pair(f"loss {words}", case[f"loss_{method}"].sel(step=at), case.loss_sampled.sel(step=at))
-        yield Pair(f"final NTK {words}", case[f"ntk_{method}"].isel(at=-1), case.ntk_sampled.isel(at=-1))
+        yield kit.Pair(f"loss {words}", case[f"loss_{method}"].sel(step=at), case.loss_sampled.sel(step=at))
+        yield kit.Pair(f"final NTK {words}", case[f"ntk_{method}"].isel(at=-1), case.ntk_sampled.isel(at=-1))
 
 
 def _losses(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
@@ -74,10 +73,10 @@ def _layers(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 
 def _lines(ax: kit.Axes, data: xr.Dataset, field: str, dim: str, samples: xr.DataArray) -> None:
     """One field of all theories that have it, and of networks."""
-    for color, (method, style) in zip(SERIES, METHODS.items()):
+    for color, (method, style) in zip(kit.SERIES, METHODS.items()):
         if f"{field}_{method}" in data:
             ax.plot(data[dim], data[f"{field}_{method}"], color=color, linestyle=style, label=method)
-    kit.points(ax, samples[dim], samples, color=COLORS["theory"], label="networks")
+    kit.points(ax, samples[dim], samples, color=kit.COLORS["theory"], label="networks")
 
 
 def _kernel_errors(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
@@ -87,7 +86,9 @@ def _kernel_errors(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     norm = lambda field: np.sqrt((field**2).sum(("sample", "sample_")))  # noqa: E731
     _against_richness(ax, data, lambda method: norm(end[f"ntk_{method}"] - mean) / norm(mean))
     noise = norm(many.std("replicate", ddof=1)) / np.sqrt(many.sizes["replicate"]) / norm(mean)
-    ax.fill_between(data.richness, 0, noise, color=COLORS["theory"], alpha=0.2, linewidth=0, label="error of networks")
+    ax.fill_between(
+        data.richness, 0, noise, color=kit.COLORS["theory"], alpha=0.2, linewidth=0, label="error of networks"
+    )
     ax.set(ylabel="relative error", title="final NTK")
     ax.legend(loc="upper left")
 
@@ -101,7 +102,7 @@ def _loss_errors(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 
 
 def _against_richness(ax: kit.Axes, data: xr.Dataset, error: Callable[[str], xr.DataArray]) -> None:
-    for color, (method, style) in zip(SERIES, METHODS.items()):
+    for color, (method, style) in zip(kit.SERIES, METHODS.items()):
         ax.plot(data.richness, error(method), color=color, linestyle=style, marker="o", markersize=3)
     ax.set(yscale="log", xlabel=r"richness $\gamma_0$")
     kit.ticks_at(ax, data.richness.values)

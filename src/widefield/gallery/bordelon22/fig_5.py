@@ -3,7 +3,6 @@
 Handwritten digits, which ship with scikit-learn, unless a folder with the paper's CIFAR-10 is given.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,7 +12,6 @@ import xarray as xr
 
 import widefield as wf
 from widefield.gallery import kit
-from widefield.gallery.kit import SERIES, Pair, stderr
 from widefield.simulate.dynamics.convolution import train
 
 LABELS = {
@@ -87,7 +85,7 @@ def images(p: Parameters) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
 def one_richness(p: Parameters, i: int, richness: float) -> xr.Dataset:
     """What is observed of wide networks, of narrow ones, and of narrow ones with the γ of wide ones."""
     kinds = {"": (p.width, 1.0), "_narrow": (p.width // 2, 1.0), "_fixed_gamma": (p.width // 2, np.sqrt(2))}
-    at = np.unique(np.round(p.steps * np.linspace(0, 1, p.rows) ** 1.5)).astype(int)
+    at = kit.marks(p.steps, p.rows)
     fields: dict[str, Any] = {}
     for j, (suffix, (width, factor)) in enumerate(kinds.items()):
         observed = train(
@@ -98,19 +96,19 @@ def one_richness(p: Parameters, i: int, richness: float) -> xr.Dataset:
     return xr.Dataset(fields, coords={"at": at})
 
 
-def pairs(data: xr.Dataset, suffix: str) -> Iterator[Pair]:
+def pairs(data: xr.Dataset, suffix: str) -> kit.Pairs:
     """Wide networks, with the standard error of their mean, against narrow ones after the first step."""
     for name in ("test_loss", "alignment"):
         for richness, case in kit.cases(data.isel(at=slice(1, None)), "richness"):
             wide, narrow = case[name], case[name + suffix]
             error = wide.std("replicate", ddof=1) / np.sqrt(wide.sizes["replicate"])
-            yield Pair(f"{name.replace('_', ' ')}, γ0 = {richness:g}", wide.mean("replicate"), narrow, [error])
+            yield kit.Pair(f"{name.replace('_', ' ')}, γ0 = {richness:g}", wide.mean("replicate"), narrow, [error])
 
 
 def _observed(ax: kit.Axes, data: xr.Dataset, p: Parameters, name: str) -> None:
     """Lines wide, points narrow networks."""
-    for color, (richness, case) in zip(SERIES, kit.cases(data, "richness")):
-        mean, error = case[name].mean("replicate"), stderr(case[name].transpose("replicate", "at").values)
+    for color, (richness, case) in zip(kit.SERIES, kit.cases(data, "richness")):
+        mean, error = case[name].mean("replicate"), kit.stderr(case[name].transpose("replicate", "at").values)
         kit.curve(ax, mean, case[f"{name}_narrow"], color=color, label=rf"$\gamma_0={richness:g}$")
         ax.fill_between(data["at"], mean - error, mean + error, color=color, alpha=0.25, linewidth=0)
     ax.set(xlabel="step $t$", ylabel=LABELS[name])

@@ -3,7 +3,6 @@
 Eqs. 78–79: with Kˣ = 1 and f along y, dΔ/dt = −2√(1 + γ0²(y−Δ)²) Δ and yᵀH(t)y/|y|² = √(1 + γ0²f²).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,7 +13,6 @@ from scipy.integrate import solve_ivp
 import widefield as wf
 from widefield.gallery import kit
 from widefield.gallery.bordelon22.kernels import LIGHT, SMALL, Ensemble, Kernels, Question, along_labels, reduced
-from widefield.gallery.kit import COLORS, SERIES, Pair
 
 NOTE = "the curves of gradient flow have no steps; networks are compared with the theory of their own steps"
 FIELDS = {"error": "Δ", "kernel": "yᵀHy"}
@@ -63,22 +61,22 @@ def observed(data: xr.Dataset, task: wf.Task, suffix: str) -> dict[str, xr.DataA
     return {f"error{suffix}": error, f"kernel{suffix}": along_labels(data.ntk, task) * task.n_samples**2 / 2}
 
 
-def pairs(data: xr.Dataset) -> Iterator[Pair]:
+def pairs(data: xr.Dataset) -> kit.Pairs:
     """Flow against the closed form, networks against the theory of finite steps."""
     for gamma, case in kit.cases(data, "richness"):
         early = case.sel(at=case.error_theory >= SMALL)
         for field, word in FIELDS.items():
-            yield Pair(f"{word} closed form, flow, γ0 = {gamma:g}", case[f"{field}_exact"], case[f"{field}_flow"])
-            yield Pair(f"{word} networks, γ0 = {gamma:g}", early[f"{field}_theory"], early[f"{field}_sampled"])
+            yield kit.Pair(f"{word} closed form, flow, γ0 = {gamma:g}", case[f"{field}_exact"], case[f"{field}_flow"])
+            yield kit.Pair(f"{word} networks, γ0 = {gamma:g}", early[f"{field}_theory"], early[f"{field}_sampled"])
 
 
 def _along_labels(ax: kit.Axes, data: xr.Dataset, p: Parameters, field: str) -> None:
-    for color, (gamma, case) in zip(SERIES, kit.cases(data, "richness")):
+    for color, (gamma, case) in zip(kit.SERIES, kit.cases(data, "richness")):
         label = rf"$\gamma_0={gamma:g}$"
         kit.curve(ax, case[f"{field}_flow"], case[f"{field}_sampled"], color=color, label=label, unit=p.rate)
         ax.plot(p.rate * data.step, case[f"{field}_exact"], color="black", linestyle=":", linewidth=1)
     kit.key(ax, "Eq. 78", ":", "black")
-    ax.errorbar([], [], [], fmt="o", markersize=3.5, color=COLORS["theory"], label="networks")
+    ax.errorbar([], [], [], fmt="o", markersize=3.5, color=kit.COLORS["theory"], label="networks")
     ax.set(xlabel=r"time $t\,\sqrt{1+\gamma_0^2|y|^2}$", title=f"{field} along the labels")
     if field == "error":
         ax.set(ylabel=r"error $\Delta(t)$")

@@ -1,13 +1,11 @@
 """Fig. 9 of Bordelon & Pehlevan (2022): independent gradients (A = B = 0) miss most of the learning in deep networks."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import xarray as xr
 
 from widefield.gallery import kit
 from widefield.gallery.bordelon22.kernels import LOSS, Kernels, TwoClasses, by_method, visible
-from widefield.gallery.kit import SERIES, Pair
 
 METHODS = ("full", "independent")
 FIELDS = ("loss", "feature", "label_feature")
@@ -40,13 +38,15 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     return replace(made, agrees=full.agrees)
 
 
-def pairs(data: xr.Dataset, method: str) -> Iterator[Pair]:
+def pairs(data: xr.Dataset, method: str) -> kit.Pairs:
     """Losses and features along the labels at the marked times."""
     for depth, case in kit.cases(data, "depth"):
         at = visible(case.loss_full, data["at"].values)
-        yield Pair(f"loss {method}, L = {depth}", case[f"loss_{method}"].sel(step=at), case.loss_sampled.sel(step=at))
+        yield kit.Pair(
+            f"loss {method}, L = {depth}", case[f"loss_{method}"].sel(step=at), case.loss_sampled.sel(step=at)
+        )
         theory, networks = (case[f"label_feature_{part}"].dropna("layer", how="all") for part in (method, "sampled"))
-        yield Pair(f"yᵀΦy/P² {method}, L = {depth}", theory, networks)
+        yield kit.Pair(f"yᵀΦy/P² {method}, L = {depth}", theory, networks)
 
 
 def _both(ax: kit.Axes, case: xr.Dataset, field: str, color: str, label: str) -> None:
@@ -57,7 +57,7 @@ def _both(ax: kit.Axes, case: xr.Dataset, field: str, color: str, label: str) ->
 
 
 def _losses(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
-    for color, (depth, case) in zip(SERIES, kit.cases(data, "depth")):
+    for color, (depth, case) in zip(kit.SERIES, kit.cases(data, "depth")):
         _both(ax, case, "loss", color, f"$L={depth}$")
     kit.key(ax, "$A=B=0$")
     ax.set(xlabel="step $t$", ylabel=LOSS, title=rf"loss, $\gamma_0={p.richness:g}$")
@@ -65,7 +65,7 @@ def _losses(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 
 
 def _features(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
-    for color, (layer, case) in zip(SERIES, kit.cases(data.sel(depth=p.depths[-1]), "layer")):
+    for color, (layer, case) in zip(kit.SERIES, kit.cases(data.sel(depth=p.depths[-1]), "layer")):
         _both(ax, case, "label_feature", color, rf"$\ell={layer}$")
     ax.set(xlabel="step $t$", ylabel=r"$y^T\Phi^\ell y/P^2$", title=f"features, $L={p.depths[-1]}$")
     ax.set(ylim=(0, 1.3 * ax.get_ylim()[1]))

@@ -1,6 +1,6 @@
 """The experiment behind the paper's figures: losses, kernels and densities of one training, in theory and in networks of two widths."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -51,8 +51,8 @@ class Question(NamedTuple):
 
     @property
     def at(self) -> list[int]:
-        """Some steps, closer at the start where most happens, the first and the last one among them."""
-        return marks(self.training.steps).tolist()
+        """The steps that are compared and drawn."""
+        return kit.marks(self.training.steps, N_MARKS).tolist()
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,14 @@ class Kernels(kit.Experiment[Question]):
         return reduced(solution, question.at)
 
     def sampled(self, question: Question, seed: int) -> xr.Dataset:
-        p, wanted = self.ensemble, {"at": question.at, "quantities": self.quantities, "progress": False}
-        sizes = enumerate((p.width, p.width // 2))
-        wide, narrow = (
-            wf.simulate.dynamics(*question, width=width, replicates=p.replicates, seed=seed + i, **wanted)
-            for i, width in sizes
-        )
-        return 2 * reduced(wide, question.at) - reduced(narrow, question.at)
+        def networks(width: int, seed: int) -> xr.Dataset:
+            trial = wf.simulate.dynamics(
+                *question, width=width, replicates=self.ensemble.replicates, seed=seed, at=question.at,
+                quantities=self.quantities, progress=False,
+            )  # fmt: skip
+            return reduced(trial, question.at)
+
+        return kit.extrapolated(networks, self.ensemble.width, seed)
 
     def wrong(self, question: Question) -> Question:
         return question.at_richness(RICHER * question.training.richness)
@@ -124,18 +125,13 @@ class Kernels(kit.Experiment[Question]):
     def compared(self, field: str, parts: list[xr.DataArray]) -> tuple[str, list[xr.DataArray]]:
         """Losses at the marked times, two-time kernels at equal ones; layers that do not exist are left out."""
         if "step" in parts[0].dims:
-            at = visible(parts[0], marks(parts[0].sizes["step"] - 1))
+            at = visible(parts[0], kit.marks(parts[0].sizes["step"] - 1, N_MARKS))
             parts = [part.sel(step=at) for part in parts]
         if "at_" in parts[0].dims:
             parts = [kit.diagonal(part, "at") for part in parts]
         if "layer" in parts[0].dims:
             parts = [part.dropna("layer", how="all") for part in parts]
         return WORDS[field], parts
-
-
-def marks(n_steps: int) -> np.ndarray:
-    """The compared steps of a training."""
-    return np.unique(np.round(n_steps * np.linspace(0, 1, N_MARKS) ** 1.5)).astype(int)
 
 
 def reduced(solution: wf.Solution, at: list[int]) -> xr.Dataset:
@@ -225,7 +221,7 @@ def lazy_limit(experiment: Kernels, question: Question, job: kit.Job) -> dict[st
     return {"lazy_loss": light.theory(question, method="lazy").loss, "lazy_loss_sampled": networks.loss}
 
 
-def lazy_pair(data: xr.Dataset) -> Iterator[kit.Pair]:
+def lazy_pair(data: xr.Dataset) -> kit.Pairs:
     """The lazy loss, before it has all but vanished."""
     at = visible(data.lazy_loss, data["at"].values)
     yield kit.Pair("loss, lazy", data.lazy_loss.sel(step=at), data.lazy_loss_sampled.sel(step=at))

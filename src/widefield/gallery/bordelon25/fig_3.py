@@ -84,8 +84,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
 def _repeated(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     """Test and train loss, which part company the earlier the fewer the data."""
     for loss, style in zip(LOSSES, ("-", "--")):
-        at = marks(data.sizes["step"] - 1)
-        kit.curves(ax, data, f"repeated_{loss}", "data_ratio", r"\alpha", at=at, style=style)
+        kit.curves(ax, data, f"repeated_{loss}", "data_ratio", r"\alpha", at=marks(data), style=style)
     kit.key(ax, "train")
     ax.set(xlabel="step $t$", ylabel="loss", title=rf"GD, $\nu={p.width_ratio:g}$, $\sigma^2={p.label_noise:g}$")
     _logarithmic(ax, n_columns=2)

@@ -53,7 +53,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
         rates = case.optimal_rate.values
         path, power = ", ".join(f"{rate:.2g}" for rate in rates), kit.fitted_power(p.depths[-2:], rates[-2:])
         notes.append(f"{kind} branch: best rates {path}; between the last two depths it moves as L^{power:.2f}")
-    panels = [*(partial(_curves, kind=kind) for kind in TITLES), _optima]
+    panels: list[kit.Panel] = [*(partial(_curves, kind=kind) for kind in TITLES), _optima]
     return kit.tested([panels], data, p, Losses(p), pairs, size=(3.5, 2.9), notes=notes)
 
 

@@ -43,7 +43,12 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
             f"these errors away, the printed 2β/(1+β) = {formula:.3f} {abs(measured - formula) / error:.1f}"
         )
     notes.append("the slopes still fall: the evidence reaches as far as the steps")
-    return kit.made([[_losses, _slopes]], data, p, pairs(data), size=(3.7, 3.0), notes=notes)
+    last = (data.isel(octave=-1, drop=True).sel(depth=depth, drop=True) for depth in p.depths)
+    pairs = (
+        kit.Pair(f"exponent, L = {depth}", case.depth_exponent, case.exponent, [case.exponent_error])
+        for depth, case in zip(p.depths, last)
+    )
+    return kit.made([[_losses, _slopes]], data, p, pairs, size=(3.7, 3.0), notes=notes)
 
 
 def one_depth(p: Parameters, i: int, depth: int) -> xr.Dataset:
@@ -62,13 +67,6 @@ def local_slopes(loss: np.ndarray, width: float = 1.3) -> tuple[np.ndarray, np.n
     t = np.geomspace(4, (len(loss) - 1) / width, 60)
     at = lambda x: np.interp(np.log(x), np.log(np.arange(1, len(loss))), np.log(loss[1:]))  # noqa: E731
     return t, -(at(t * width) - at(t / width)) / (2 * np.log(width))
-
-
-def pairs(data: xr.Dataset) -> kit.Pairs:
-    """The last octave's exponent beside (L+1)β/(1+Lβ)."""
-    for depth in data.depth.values:
-        case = data.isel(octave=-1, drop=True).sel(depth=depth, drop=True)
-        yield kit.Pair(f"exponent, L = {depth}", case.depth_exponent, case.exponent, [case.exponent_error])
 
 
 def _losses(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:

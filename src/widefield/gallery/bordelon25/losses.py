@@ -59,34 +59,34 @@ class Losses(kit.Experiment[Question]):
         return f"{self.ensemble.replicates} replicates of {sizes}, extrapolated to infinite D: 1/D² is left"
 
     def theory(self, question: Question, *, infinite_depth: bool = False) -> xr.Dataset:
-        *nouns, ratio = question
         options: dict[str, Any] = {"infinite_depth": infinite_depth, "quantities": LOSSES, "progress": False}
-        return _numbered(wf.proportional(*nouns, width_ratio=ratio, **options).data)
+        return _numbered(wf.proportional(*question[:3], width_ratio=question.width_ratio, **options))
 
     def sampled(self, question: Question, seed: int) -> xr.Dataset:
-        *nouns, ratio = question
-        p, options = self.ensemble, {"replicates": self.ensemble.replicates, "progress": False}
-        large, small = (
-            wf.simulate.proportional(*nouns, width_ratio=ratio, dimension=size, seed=seed + i, **options).data
-            for i, size in enumerate((p.dimension, p.dimension // SHRINK))
-        )
-        return _numbered((SHRINK * large - small) / (SHRINK - 1))
+        def networks(dimension: int, seed: int) -> xr.Dataset:
+            trial = wf.simulate.proportional(
+                *question[:3], width_ratio=question.width_ratio, dimension=dimension,
+                replicates=self.ensemble.replicates, seed=seed, progress=False,
+            )  # fmt: skip
+            return _numbered(trial)
+
+        return kit.extrapolated(networks, self.ensemble.dimension, seed, SHRINK)
 
     def wrong(self, question: Question) -> Question:
         return question.at(rate=FASTER * question.training.rates)
 
     def compared(self, field: str, parts: list[xr.DataArray]) -> tuple[str, list[xr.DataArray]]:
-        at = marks(parts[0].sizes["step"] - 1)
-        return field.replace("_", " "), [part.sel(step=at) for part in parts]
+        return field.replace("_", " "), [part.sel(step=marks(part)) for part in parts]
 
 
-def _numbered(data: xr.Dataset) -> xr.Dataset:
-    return data[list(LOSSES)].drop_vars("time").assign_coords(step=np.arange(data.sizes["step"]))
+def _numbered(solution: wf.Solution) -> xr.Dataset:
+    data = solution.data[list(LOSSES)].drop_vars("time")
+    return data.assign_coords(step=np.arange(data.sizes["step"]))
 
 
-def marks(n_steps: int) -> np.ndarray:
-    """Some steps, closer at the start where losses fall fast, the first and the last one among them."""
-    return np.unique(np.round(n_steps * np.linspace(0, 1, N_MARKS) ** 1.5).astype(int))
+def marks(data: xr.Dataset | xr.DataArray) -> np.ndarray:
+    """The steps that are compared and drawn."""
+    return kit.marks(data.sizes["step"] - 1, N_MARKS)
 
 
 def richness_at(richness: float, width_ratio: float, parameterization: str) -> float:
@@ -102,7 +102,7 @@ def loss_panel(
 
     Logarithmic ``on_one_scale`` with other families; limits far below them do not stretch it.
     """
-    kit.curves(ax, data, f"{family.name}_test_loss", family.dim, symbol, at=marks(data.sizes["step"] - 1))
+    kit.curves(ax, data, f"{family.name}_test_loss", family.dim, symbol, at=marks(data))
     ax.set(xlabel="step $t$", ylabel="test loss", title=title)
     for field, (style, label) in (limits or {}).items():
         ax.plot(data.step, data[field], color=kit.COLORS["theory"], linestyle=style, label=label)

@@ -5,7 +5,7 @@
 from matplotlib.axes import Axes
 
 from widefield.compare import Pair, Row, equal_states, judge, judge_all
-from widefield.gallery.kit.entry import Job, Pairs, Panel, Panels, cases, made, over, sheet
+from widefield.gallery.kit.entry import Job, Pairs, Panel, Panels, cases, extrapolated, made, marks, over, sheet
 from widefield.gallery.kit.families import Experiment, Family, measure, padded, pairs, rejections, tested
 from widefield.gallery.kit.panels import (
     SHAPES,

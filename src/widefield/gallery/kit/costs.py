@@ -44,7 +44,8 @@ def table_of_costs(
     one_legend: bool = False,
 ) -> Made:
     """The entry: ``series(p, what, against)`` gives sizes and (seconds, bytes) at each, for every line of ``powers``."""
-    job, fields, rows, table = work.jobs(len(powers)), dict[str, Any](), [], [HEADER]
+    job, fields, rows = work.jobs(len(powers)), dict[str, Any](), []
+    table: list[tuple[str, ...]] = [HEADER]
     for (what, against), (expected, printed) in powers.items():
         job(f"{what} against {against}")
         sizes, measured = series(p, what, against)

@@ -86,7 +86,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     raw = (
         kit.Pair(f"Var/K² as advised, {name}", case.promised, case.sampled) for name, case in kit.cases(data, "case")
     )
-    rows = [*spread, *(replace(row, agrees=None) for row in kit.judge_all(raw))]
+    rows: list[kit.Pair | kit.Row] = [*spread, *(replace(row, agrees=None) for row in kit.judge_all(raw))]
     at = f"spread {100 * max(p.accuracies):g} %"
     critical = partial(_cases, cases=CASES[:N_CRITICAL], title=f"critical, {at}")
     biased = partial(_cases, cases=CASES[N_CRITICAL:], title=f"$w = 1.6$, $b = 0.2$, {at}")
