@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from widefield.gallery.points import Points
-from widefield.gallery.record import Report, Result, Work, silent, store
+from widefield.gallery.record import Report, Result, Work, store
 
 __all__ = ["ENTRIES", "Entry", "Result", "find"]
 
@@ -27,7 +27,7 @@ class Entry:
     full_time: str
 
     def run(
-        self, *, full: bool = False, out: Path = Path("figures"), report: Report = silent, parameters: Any = None
+        self, *, full: bool = False, out: Path = Path("figures"), report: Report | None = None, parameters: Any = None
     ) -> Result:
         """Make the figure and write it with its data and numbers into ``out``, which is made if it is missing.
 
@@ -38,11 +38,11 @@ class Entry:
         out.mkdir(parents=True, exist_ok=True)
         module = importlib.import_module(f"widefield.gallery.{self.module}")
         start = time.perf_counter()
-        work = Work(report, Points(out / f"{self.name}.points.jsonl" if full else None))
+        points = Points(out / f"{self.name}.points.jsonl" if full else None)
+        work = Work(points=points) if report is None else Work(report, points)
         made = module.make(parameters or (module.FULL if full else module.QUICK), work)
-        wall_time = time.perf_counter() - start
         words = {"title": self.title, "source": self.source}
-        return store(self.name, made, out, full=full, wall_time=wall_time, **words)
+        return store(self.name, made, out, full=full, wall_time=time.perf_counter() - start, **words)
 
 
 _SEGADLO = "Segadlo et al. (2022)"

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,13 @@ class Points:
         self.values: dict[str, Any] = {}
         if path is not None and path.is_file():
             for line in path.read_text(encoding="utf-8").splitlines():
-                self._read(line)
+                with suppress(ValueError, KeyError, TypeError):  # a line cut short: its point is computed again
+                    self._read(line)
         self.n_stored = len(self.values)
 
     def _read(self, line: str) -> None:
-        try:
-            record = json.loads(line)
-            self.values[_word(record["key"])] = record["value"]
-        except (ValueError, KeyError, TypeError):
-            return  # a line cut short by an interruption: its point is computed again
+        record = json.loads(line)
+        self.values[_word(record["key"])] = record["value"]
 
     def get(self, key: dict[str, Any]) -> Any:
         """The stored value of ``key``, None if there is none."""
@@ -41,16 +40,12 @@ class Points:
         if self.path is None:
             return
         with open(self.path, "ab+") as file:
-            if file.tell() and not self._ends_a_line(file):
-                file.write(b"\n")
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                line = line if file.read(1) == b"\n" else "\n" + line
             file.write(line.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-
-    @staticmethod
-    def _ends_a_line(file: Any) -> bool:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
 
 
 def _word(key: dict[str, Any]) -> str:

@@ -19,19 +19,14 @@ if TYPE_CHECKING:
 
     from widefield.plot.style import Figure
 
-# report(done, total, what): how much of the work is done, and what is under way
-Report = Callable[[int, int, str], None]
-
-
-def silent(done: int, total: int, what: str) -> None:
-    """A report nobody listens to."""
+Report = Callable[[int, int, str], None]  # how much of the work is done, of how much, and what is under way
 
 
 @dataclass(frozen=True)
 class Work:
     """What an entry is given beside its parameters: whom to tell how far it is, and the points of a run that was stopped."""
 
-    report: Report = silent
+    report: Report = lambda done, total, what: None
     points: Points = field(default_factory=lambda: Points(None))
 
     def jobs(self, total: int) -> Callable[[str], None]:

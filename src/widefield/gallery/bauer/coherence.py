@@ -4,25 +4,22 @@ The question the poster leaves open. One input at the first state, a label at th
 sees the same input times ``seed_input``. Linear networks.
 """
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair, judge_all
 from widefield.gallery import kit
-from widefield.plot.style import COLORS, SERIES
 
 DEPTH = 3
 LINKS = {"ρ12": (0, 1), "ρ23": (1, 2)}  # states whose features are compared
 SYMBOLS = {"ρ12": r"\rho_{12}", "ρ23": r"\rho_{23}"}
 NETWORKS = {"RNN": wf.RNN, "DNN": wf.DNN}
 PROTOCOLS = {"plain descent": False, "weight decay": True}
-WANTED = ("prediction", "feature_kernel")
+WANTED: dict[str, Any] = {"quantities": ("prediction", "feature_kernel"), "progress": False}
 N_MARKS = 9
 TINY_SEED = 1e-6  # stays small enough for its growth to be exponential
 
@@ -47,11 +44,6 @@ class Parameters:
     growth_steps: int = 200
     window: int = 50
 
-    def training(self, *, decays: bool, steps: int | None = None) -> wf.Training:
-        """The protocol."""
-        decay = self.weight_decay if decays else 0.0
-        return wf.Training(self.rate, steps or self.steps, richness=self.richness, weight_decay=decay)
-
 
 FULL = Parameters()
 QUICK = Parameters(width=400, replicates=32, steps=200)
@@ -60,32 +52,37 @@ QUICK = Parameters(width=400, replicates=32, steps=200)
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Coherence against time of both kinds under both protocols, and growth rates."""
     job = work.jobs(4 + len(p.depths))
-    cases = kit.over({"kind": NETWORKS, "protocol": PROTOCOLS}, partial(one_case, p), job)
-    data = xr.merge([cases, growth(p, job)])
+    data = kit.over({"kind": NETWORKS, "protocol": PROTOCOLS}, partial(one_case, p), job)
+    data = xr.merge([data, growth(p, job)])
     sizes = f"{p.replicates} networks of N = {p.width} and of N = {p.width // 2}, extrapolated: 1/N² is left"
+    exchange = lambda field: field.sel(kind=["DNN", "RNN"]).assign_coords(kind=["RNN", "DNN"])  # noqa: E731
+    swapped = pairs(data.assign({name: exchange(data[name]) for name in ("coherence", "output")}))
+    rows = [row for row in kit.judge_all(swapped) if "weight decay" in row.quantity and row.quantity.startswith("ρ")]
+    wrong = sum(row.agrees is False for row in rows)
+    other = f"with weight decay the other kind's theory is rejected in {wrong} of {len(rows)} rows of ρ"
     panels: list[kit.Panel] = [*(partial(_coherence, protocol=protocol) for protocol in PROTOCOLS), _growth]
-    return kit.made([panels], data, p, pairs(data), size=(3.5, 3.0), notes=(sizes, swapped(data)))
+    return kit.made([panels], data, p, pairs(data), size=(3.5, 3.0), notes=(sizes, other))
 
 
-def task(seed_input: float) -> wf.Task:
+def question(p: Parameters, kind: str, depth: int, seed_input: float, steps: int, *, decays: bool) -> tuple[Any, ...]:
     """One sample at states 0 and 1, labeled at the last."""
-    return wf.Task(np.array([[[1.0], [seed_input]]]), np.ones(1))
+    task = wf.Task(np.array([[[1.0], [seed_input]]]), np.ones(1))
+    training = wf.Training(p.rate, steps, richness=p.richness, weight_decay=p.weight_decay if decays else 0.0)
+    return NETWORKS[kind](depth, "linear"), task, training
 
 
 def one_case(p: Parameters, i: int, kind: str, protocol: str) -> xr.Dataset:
     """Correlations and outputs in theory, over ``fine`` steps, and in networks, over ``at`` and ``replicate``."""
-    question = NETWORKS[kind](DEPTH, "linear"), task(p.seed_input), p.training(decays=PROTOCOLS[protocol])
+    nouns = question(p, kind, DEPTH, p.seed_input, p.steps, decays=PROTOCOLS[protocol])
     at = [int(t) for t in np.linspace(0, p.steps, N_MARKS)]
     fine = sorted({*range(0, p.steps + 1, 5), *at})
-    theory = observed(wf.dynamics(*question, at=fine, quantities=WANTED, progress=False), fine).rename(at="fine")
-    wide, narrow = (
-        wf.simulate.dynamics(
-            *question, at=at, width=p.width // shrink, replicates=p.replicates, seed=p.seed + 2 * i + shrink - 1, quantities=WANTED,
-            progress=False,
-        )
-        for shrink in (1, 2)
-    )  # fmt: skip
-    sampled = 2 * observed(wide, at) - observed(narrow, at)
+    theory = observed(wf.dynamics(*nouns, at=fine, **WANTED), fine).rename(at="fine")
+
+    def networks(width: int, seed: int) -> xr.Dataset:
+        trial = wf.simulate.dynamics(*nouns, at=at, width=width, replicates=p.replicates, seed=seed, **WANTED)
+        return observed(trial, at)
+
+    sampled = kit.extrapolated(networks, p.width, p.seed + 2 * i)
     return theory.assign({f"{name}_sampled": sampled[name] for name in sampled})
 
 
@@ -100,14 +97,12 @@ def observed(solution: wf.Solution, at: list[int]) -> xr.Dataset:
     return xr.Dataset(fields).assign_coords(at=at, link=list(LINKS))
 
 
-def growth(p: Parameters, job: Callable[[str], None]) -> xr.Dataset:
+def growth(p: Parameters, job: kit.Job) -> xr.Dataset:
     """ρ of the first two states over a tiny seed, for each depth, and the rate of its growth in units of λ."""
     every, curves = list(range(0, p.growth_steps + 1, 5)), []
-    training = p.training(decays=True, steps=p.growth_steps)
     for depth in p.depths:
         job(f"growth, K = {depth}")
-        network = wf.RNN(depth, "linear")
-        solution = wf.dynamics(network, task(TINY_SEED), training, at=every, quantities=WANTED, progress=False)
+        solution = wf.dynamics(*question(p, "RNN", depth, TINY_SEED, p.growth_steps, decays=True), at=every, **WANTED)
         curves.append(observed(solution, every).coherence.isel(link=0, drop=True) / TINY_SEED)
     curve = xr.concat(curves, "depth").rename(at="growth_step").assign_coords(depth=list(p.depths))
     step, end, window = p.rate * p.weight_decay, p.growth_steps, p.window
@@ -117,33 +112,22 @@ def growth(p: Parameters, job: Callable[[str], None]) -> xr.Dataset:
     return xr.Dataset({"growth": curve, "rate": ("depth", measured), "rate_expected": ("depth", expected)})
 
 
-def pairs(data: xr.Dataset) -> Iterator[Pair]:
+def pairs(data: xr.Dataset) -> kit.Pairs:
     """Correlations and outputs of each case, and the growth rates."""
-    for kind, protocol in product(NETWORKS, PROTOCOLS):
-        case = data.sel(kind=kind, protocol=protocol)
+    for kind, protocol, case in kit.cases(data, "kind", "protocol"):
         theory = case[["coherence", "output"]].sel(fine=data["at"].values).rename(fine="at")
         for link in LINKS:
             rho = theory.coherence.sel(link=link), case.coherence_sampled.sel(link=link)
-            yield Pair(f"{link}, {kind}, {protocol}", *rho)
+            yield kit.Pair(f"{link}, {kind}, {protocol}", *rho)
         if PROTOCOLS[protocol]:  # without decay the label is met to all digits
-            yield Pair(f"f, {kind}, {protocol}", theory.output, case.output_sampled)
-    yield Pair("growth rate/λ: ln(1+(K−2)ηλ)/ηλ, march", data.rate_expected, data.rate)
-
-
-def swapped(data: xr.Dataset) -> str:
-    """A note that says whether networks reject the theory of the other kind."""
-    exchange = lambda field: field.sel(kind=["DNN", "RNN"]).assign_coords(kind=["RNN", "DNN"])  # noqa: E731
-    other = data.assign({name: exchange(data[name]) for name in ("coherence", "output")})
-    rows = [row for row in judge_all(pairs(other)) if "weight decay" in row.quantity and row.quantity.startswith("ρ")]
-    wrong = sum(row.agrees is False for row in rows)
-    return f"with weight decay the other kind's theory is rejected in {wrong} of {len(rows)} rows of ρ"
+            yield kit.Pair(f"f, {kind}, {protocol}", theory.output, case.output_sampled)
+    yield kit.Pair("growth rate/λ: ln(1+(K−2)ηλ)/ηλ, march", data.rate_expected, data.rate)
 
 
 def _coherence(ax: kit.Axes, data: xr.Dataset, p: Parameters, protocol: str) -> None:
-    for kind, (link, style, marker) in product(NETWORKS, zip(LINKS, ("-", "--"), ("o", "s"))):
-        case = data.sel(kind=kind, link=link, protocol=protocol)
-        label = f"${SYMBOLS[link]}$, {kind}"
-        look = {"color": COLORS[kind], "style": style, "marker": marker, "label": label}
+    for kind, link, case in kit.cases(data.sel(protocol=protocol), "kind", "link"):
+        style, marker = ("-", "o") if link == "ρ12" else ("--", "s")
+        look = {"color": kit.COLORS[kind], "style": style, "marker": marker, "label": f"${SYMBOLS[link]}$, {kind}"}
         kit.curve(ax, case.coherence, case.coherence_sampled, unit=p.rate, **look)
     ax.set(xlabel=r"time $\eta t$", ylabel=r"correlation of states", ylim=(-0.1, 1.05))
     ax.set(title=protocol + (rf", $\lambda={p.weight_decay:g}$" if PROTOCOLS[protocol] else ""))
@@ -153,12 +137,11 @@ def _coherence(ax: kit.Axes, data: xr.Dataset, p: Parameters, protocol: str) -> 
 
 def _growth(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     time = p.rate * data.growth_step
-    for color, depth in zip(SERIES, data.depth.values):
-        line, rate = data.growth.sel(depth=depth), float(data.rate_expected.sel(depth=depth))
-        label = rf"$K={depth}$, rate ${float(data.rate.sel(depth=depth)):.3f}\,\lambda$"
-        kit.curve(ax, line, color=color, label=label, unit=p.rate)
-        expected = line.isel(growth_step=-1) * np.exp(rate * p.weight_decay * (time - time[-1]))
-        ax.plot(time, expected, color=COLORS["theory"], linestyle=":", linewidth=1)
+    for color, (depth, case) in zip(kit.SERIES, kit.cases(data, "depth")):
+        label = rf"$K={depth}$, rate ${float(case.rate):.3f}\,\lambda$"
+        kit.curve(ax, case.growth, color=color, label=label, unit=p.rate)
+        expected = case.growth[-1] * np.exp(float(case.rate_expected) * p.weight_decay * (time - time[-1]))
+        ax.plot(time, expected, color=kit.COLORS["theory"], linestyle=":", linewidth=1)
     kit.key(ax, r"$\propto(1+(K-2)\eta\lambda)^t$", ":")
     ax.set(yscale="log", ylim=(0.7, None), xlabel=r"time $\eta t$", ylabel=r"$\rho_{12}/\epsilon$, small $\epsilon$")
     ax.set(title="RNN, weight decay: growth of a seed")

@@ -9,10 +9,8 @@ import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair
 from widefield.gallery import kit
-from widefield.gallery.bauer.sampling import Sampling, linear, mixing, state_traces, theory, trained, verdicts
-from widefield.plot.style import COLORS, SERIES, stderr
+from widefield.gallery.bauer import sampling
 
 SAMPLER = "the poster trains by SGLD; here HMC samples the same posterior, and kernels are averages over a chain"
 
@@ -42,33 +40,30 @@ QUICK = Parameters(widths=(25, 50, 100, 200), n_chains=12, steps=150, warmup=100
 
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Theory, and for every width the kernels of trained networks."""
-    job, blocks, trials = work.jobs(len(p.widths) + 1), [], []
+    job, trials = work.jobs(len(p.widths) + 1), []
     job("theory")
-    network, task = linear("RNN", p.depth), alternating(p)
-    state = theory(network, task, p.temperature)
-    for i, width in enumerate(p.widths):
-        job(f"N = {width}: {p.n_chains} chains")
-        chains = Sampling(p.temperature, width, p.n_chains, p.steps, p.warmup)
-        trial = trained(chains, network, task, width=width, seed=p.seed + i, quantities=("hidden",))
+    x = np.random.default_rng(p.seed).normal(size=(p.n_samples, p.dimension))
+    network, task = sampling.linear("RNN", p.depth), wf.Task(x, p.label * (-1.0) ** np.arange(p.n_samples))
+    state = sampling.theory(network, task, p.temperature)
+
+    def kernel(i: int, width: int) -> xr.Dataset:
+        chains = sampling.Sampling(p.temperature, width, p.n_chains, p.steps, p.warmup)
+        trial = sampling.trained(chains, network, task, width=width, seed=p.seed + i, quantities=("hidden",))
         trials.append((f"N = {width}", trial))
-        blocks.append(trial.hidden.expand_dims(width=[width]))
-    data = xr.Dataset({"theory": state.hidden, "simulation": xr.concat(blocks, dim="width")})
+        return xr.Dataset({"simulation": trial.hidden})
+
+    data = kit.over({"width": p.widths}, kernel, job).assign(theory=state.hidden)
     data["cka"] = similarity(data.theory, data.simulation)
     for name, measure in MEASURES.items():
         data[f"{name}_theory"], data[name] = measure(data.theory), measure(data.simulation)
     words = f"the theory is {state.branch.item()}, stability {float(state.stability):.3g}"
     compared = f"{words}; compared: 2 · wide − narrow of the last two widths"
-    notes = (SAMPLER, compared, growth(data), *mixing(trials))
+    gap, width = 1 - data.cka.mean("replicate").values, data.width.values
+    ends = f"{gap[0]:.2g} at N = {width[0]} to {gap[-1]:.2g} at N = {width[-1]}"
+    growth = f"1 − CKA falls from {ends}, like N^{kit.fitted_power(width, gap):.2f}"
+    notes, rows = (SAMPLER, compared, growth, *sampling.mixing(trials)), sampling.verdicts(pairs(data), trials)
     panels: list[kit.Panel] = [_similarity, *(partial(_lags, name=name) for name in MEASURES)]
-    return kit.made(
-        [panels], data, p, verdicts(pairs(data), trials), size=(3.4, 3.0), notes=notes, numbers=numbers(data)
-    )
-
-
-def alternating(p: Parameters) -> wf.Task:
-    """Inputs of ``dimension`` normal entries, labels of alternating sign."""
-    x = np.random.default_rng(p.seed).normal(size=(p.n_samples, p.dimension))
-    return wf.Task(x, p.label * (-1.0) ** np.arange(p.n_samples))
+    return kit.made([panels], data, p, rows, size=(3.4, 3.0), notes=notes, numbers=numbers(data))
 
 
 def similarity(kernel: xr.DataArray, sampled: xr.DataArray) -> xr.DataArray:
@@ -82,14 +77,13 @@ def similarity(kernel: xr.DataArray, sampled: xr.DataArray) -> xr.DataArray:
 
 def autocorrelation(kernel: xr.DataArray) -> xr.DataArray:
     r"""Mean of :math:`\mathrm{tr} H_{a,a+l}/P` over ``lag`` l = 0, 1, …."""
-    return _over_lags(state_traces(kernel))
+    return _over_lags(sampling.state_traces(kernel))
 
 
 def coherence(kernel: xr.DataArray) -> xr.DataArray:
     r"""Mean of :math:`\mathrm{tr} H_{ab}/\sqrt{\mathrm{tr} H_{aa}\,\mathrm{tr} H_{bb}}` over pairs of one ``lag``."""
-    blocks = state_traces(kernel)
-    same = xr.DataArray(np.arange(blocks.sizes["state"]), dims="state")
-    size = blocks.isel(state_=same).drop_vars("state_", errors="ignore") ** 0.5
+    blocks = sampling.state_traces(kernel)
+    size = kit.diagonal(blocks, "state") ** 0.5
     return _over_lags(blocks / size / size.rename(state="state_"))
 
 
@@ -106,31 +100,25 @@ def _over_lags(blocks: xr.DataArray) -> xr.DataArray:
     return xr.concat(lines, dim="lag").assign_coords(lag=np.arange(n))
 
 
-def pairs(data: xr.Dataset) -> Iterator[Pair]:
+def pairs(data: xr.Dataset) -> kit.Pairs:
     """Curves over the lag, extrapolated to infinite width."""
     for name in MEASURES:
         wide, narrow = (data[name].isel(width=i, drop=True) for i in (-1, -2))
         some = {"lag": slice(1 if name == "coherence" else 0, None)}
-        yield Pair(name, data[f"{name}_theory"].isel(some), (2 * wide - narrow).isel(some))
+        yield kit.Pair(name, data[f"{name}_theory"].isel(some), (2 * wide - narrow).isel(some))
 
 
 def numbers(data: xr.Dataset) -> Iterator[dict[str, Any]]:
     """CKA at every width, mean and standard error over networks."""
-    for width in data.width.values:
-        values = data.cka.sel(width=width).values
-        yield {"quantity": "CKA", "width": int(width), "mean": float(values.mean()), "stderr": float(stderr(values))}
-
-
-def growth(data: xr.Dataset) -> str:
-    """How 1 − CKA falls with the width."""
-    gap, width = 1 - data.cka.mean("replicate").values, data.width.values
-    ends = f"{gap[0]:.2g} at N = {width[0]} to {gap[-1]:.2g} at N = {width[-1]}"
-    return f"1 − CKA falls from {ends}, like N^{kit.fitted_power(width, gap):.2f}"
+    for width, case in kit.cases(data, "width"):
+        values = case.cka.values
+        place = {"quantity": "CKA", "width": int(width)}
+        yield place | {"mean": float(values.mean()), "stderr": float(kit.stderr(values))}
 
 
 def _similarity(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     gap, widths = 1 - data.cka, data.width.values
-    kit.points(ax, widths, gap, color=COLORS["RNN"], line="-", size=4.5, capsize=2, label="sampled RNN")
+    kit.points(ax, widths, gap, color=kit.COLORS["RNN"], line="-", size=4.5, capsize=2, label="sampled RNN")
     kit.power_fit(ax, widths, float(gap.isel(width=0).mean()), -1, color="black", style=":", label="$1/N$")
     kit.ticks_at(ax, widths)
     ax.set(xlabel="width $N$", ylabel="1 − CKA with the theory")
@@ -139,11 +127,9 @@ def _similarity(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 
 def _lags(ax: kit.Axes, data: xr.Dataset, p: Parameters, name: str) -> None:
     line = data[f"{name}_theory"]
-    ax.plot(line.lag, line, color=COLORS["theory"], linewidth=2, label="theory")
-    for color, marker, width in zip(SERIES, kit.SHAPES, data.width.values):
-        kit.points(
-            ax, line.lag, data[name].sel(width=width), color=color, marker=marker, size=4.5, label=f"$N={width}$"
-        )
+    ax.plot(line.lag, line, color=kit.COLORS["theory"], linewidth=2, label="theory")
+    for color, marker, (width, case) in zip(kit.SERIES, kit.SHAPES, kit.cases(data, "width")):
+        kit.points(ax, line.lag, case[name], color=color, marker=marker, size=4.5, label=f"$N={width}$")
     ax.set(xlabel="lag $l$", ylabel=LABELS[name])
     ax.set_ylim(bottom=0)
     ax.set_xticks(line.lag.values)

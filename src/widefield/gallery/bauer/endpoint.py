@@ -9,15 +9,13 @@ import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair
 from widefield.gallery import kit
 from widefield.gallery.bauer import sampling
-from widefield.gallery.bauer.sampling import FIRST, KINDS, OUTLIER, STATES, Blocks, Sampling, entries, limit
+from widefield.gallery.bauer.sampling import FIRST, KINDS, SPECTRA, Blocks, Sampling, entries, limit
 
 SIGNALS = ("weak", "strong")
 GAUGE = "RNN, weak: odd lags are not compared, their sign is chosen in every network, which leaves a mean of order 1/√N"
 N_SPECTRA = 4  # networks whose eigenvalues are drawn
-SPECTRA = ("eigenvalue_real", "eigenvalue_imag")
 OUTPUT = {"state": -1, "sample": 0, "output": 0}
 
 
@@ -49,12 +47,8 @@ def one_case(p: Parameters, kind: str, signal: str, seed: int, job: kit.Job) -> 
     """Fields ``<kind>_<signal>_<quantity>``, sampled ones with dims (replicate, …)."""
     job(f"{kind}, {signal} signal: {p.n_chains} chains at widths {tuple(p.sizes.values())}")
     strength = p.ratios[SIGNALS.index(signal)] * float(sampling.critical_strength(p.depth, p.temperature))
-    task, network, spectra = (
-        sampling.endpoint(strength),
-        sampling.linear(kind, p.depth),
-        SPECTRA if kind == "RNN" else (),
-    )
-    state = sampling.theory(network, task, p.temperature)
+    task, network = sampling.endpoint(strength), sampling.linear(kind, p.depth)
+    state, spectra = sampling.theory(network, task, p.temperature), SPECTRA if kind == "RNN" else ()
     wanted, name = ("hidden", "prediction", *spectra), f"{kind}, {signal}"
     fields, trials = sampling.both_sizes(p, network, task, name, seed=seed, quantities=wanted, observe=observed)
     fields |= {"theory": state.hidden.isel(FIRST), "predicted": state.prediction.isel(OUTPUT)}
@@ -73,29 +67,27 @@ def observed(trial: wf.Solution) -> dict[str, xr.DataArray]:
     return fields
 
 
-def pairs(data: xr.Dataset) -> Iterator[Pair]:
+def pairs(data: xr.Dataset) -> kit.Pairs:
     """Kernels, the prediction at the last state, and the eigenvalue outside the circle where there is one."""
     for signal in SIGNALS:
         for kind in KINDS:
             name, odd = f"{kind}_{signal}", kind == "DNN" or signal == "strong"
-            kernel, sampled = data[f"{name}_theory"], limit(data, f"{name}_hidden")
-            yield Pair(f"H {kind}, {signal}", entries(kernel, odd=odd), entries(sampled, odd=odd))
-            yield Pair(f"f {kind}, {signal}", data[f"{name}_predicted"], limit(data, f"{name}_prediction"))
+            kernel, sampled = (entries(k, odd=odd) for k in (data[f"{name}_theory"], limit(data, f"{name}_hidden")))
+            yield kit.Pair(f"H {kind}, {signal}", kernel, sampled)
+            yield kit.Pair(f"f {kind}, {signal}", data[f"{name}_predicted"], limit(data, f"{name}_prediction"))
         expected = data[f"RNN_{signal}_expected_outlier"]
         if expected > 0:
-            yield Pair(f"outlier |z|, {signal}", expected, limit(data, f"RNN_{signal}_outlier"))
+            yield kit.Pair(f"outlier |z|, {signal}", expected, limit(data, f"RNN_{signal}_outlier"))
 
 
 def _kernels(data: xr.Dataset, signal: str) -> Iterator[kit.Panel]:
     """On one scale, whose bar stands beside the last."""
     scale = (0.0, max(float(data[f"{kind}_{signal}_theory"].max()) for kind in KINDS))
     for kind in KINDS:
-        sampled = data[f"{kind}_{signal}_hidden_wide"].mean("replicate")
-        shown = {"theory": data[f"{kind}_{signal}_theory"], f"$N={data.attrs['wide']}$": sampled}
-        for what, kernel in shown.items():
-            symbol = "$H_{ab}$" if kind == KINDS[-1] and what != "theory" else ""
-            title = f"{kind}, {signal}: {what}"
-            yield kit.image(kernel, title, symbol, STATES, scale)
+        name, symbol = f"{kind}_{signal}", "$H_{ab}$" if kind == KINDS[-1] else ""
+        sampled = data[f"{name}_hidden_wide"].mean("replicate")
+        yield kit.image(data[f"{name}_theory"], f"{kind}, {signal}: theory", "", sampling.STATES, scale)
+        yield kit.image(sampled, f"{kind}, {signal}: $N={data.attrs['wide']}$", symbol, sampling.STATES, scale)
 
 
 def _spectrum(ax: kit.Axes, data: xr.Dataset, p: Parameters, signal: str) -> None:
@@ -105,6 +97,6 @@ def _spectrum(ax: kit.Axes, data: xr.Dataset, p: Parameters, signal: str) -> Non
     sampling.spectrum_panel(ax, np.ravel(turned), 1.0, f"RNN, {signal}: $W$")
     expected = float(data[f"RNN_{signal}_expected_outlier"])
     if expected > 0:
-        ax.plot(expected, 0, label="theory", **OUTLIER)
+        ax.plot(expected, 0, label="theory", **sampling.OUTLIER)
         ax.legend(loc="upper right")
     ax.set(xlim=(-1.3, 1.9), ylim=(-1.3, 1.3))

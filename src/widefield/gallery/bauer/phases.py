@@ -11,10 +11,8 @@ import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair
 from widefield.gallery import kit
 from widefield.gallery.bauer.sampling import critical_strength, endpoint, linear
-from widefield.plot.style import SERIES
 
 LINES = ("instability", "equal_free_energy", "spinodal")
 WORDS = dict(zip(LINES, ("incoherent state unstable", "equal free energy", "coherent state ends")))
@@ -39,32 +37,27 @@ QUICK = Parameters(depths=(3, 4, 5, 6), n_points=10)
 
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """All lines of both diagrams, with closed forms beside the instability and the tricritical points."""
-    job = work.jobs(len(p.depths) + len(p.hottest))
-    by_depth, grids, by_temperature, tricritical = [], [], [], []
-    for depth in p.depths:
-        job(f"T = {depth + 1}: {len(p.temperatures)} temperatures")
-        by_depth.append([strengths(depth, kappa) for kappa in p.temperatures])
-    for depth, hottest in p.hottest:
-        job(f"T = {depth + 1}: up to κ̂ = {hottest:g}")
-        tricritical.append(tricritical_temperature(depth))
-        grids.append(temperatures(tricritical[-1], hottest, p.n_points))
-        by_temperature.append([strengths(depth, kappa) for kappa in grids[-1]])
-    fields = {
-        "by_depth": (("depth", "temperature", "line"), np.array(by_depth)),
-        "by_temperature": (("chosen", "point", "line"), np.array(by_temperature)),
-        "grid": (("chosen", "point"), np.array(grids)),
-        "tricritical": (("chosen",), np.array(tricritical)),
-    }
-    coords = {"depth": list(p.depths), "temperature": list(p.temperatures), "line": list(LINES)}
-    data = xr.Dataset(fields, coords=coords | {"chosen": [depth for depth, _ in p.hottest]})
+    job, hottest = work.jobs(len(p.depths) + len(p.hottest)), dict(p.hottest)
+
+    def over_depth(i: int, depth: int) -> xr.Dataset:
+        values = [strengths(depth, kappa) for kappa in p.temperatures]
+        coords = {"temperature": list(p.temperatures), "line": list(LINES)}
+        return xr.Dataset({"by_depth": (("temperature", "line"), np.array(values))}, coords)
+
+    def over_temperature(i: int, depth: int) -> xr.Dataset:
+        turn = tricritical_temperature(depth)
+        grid = temperatures(turn, hottest[depth], p.n_points)
+        values = np.array([strengths(depth, kappa) for kappa in grid])
+        fields = {"by_temperature": (("point", "line"), values), "grid": ("point", grid), "tricritical": turn}
+        return xr.Dataset(fields, {"line": list(LINES)})
+
+    data = kit.over({"depth": p.depths}, over_depth, job)
+    data = xr.merge([data, kit.over({"chosen": hottest}, over_temperature, job)])
     for name in ("by_depth", "by_temperature"):
         data[name].attrs["nan"] = "second order: the three lines are one"
     data.tricritical.attrs["nan"] = "first order at every temperature"
-    panels: list[kit.Panel] = [
-        _over_depth,
-        *(partial(_over_temperature, relative=relative) for relative in (False, True)),
-    ]
-    return kit.made([panels], data, p, pairs(data), size=(3.5, 3.1), notes=notes(data))
+    lines = [partial(_over_temperature, relative=relative) for relative in (False, True)]
+    return kit.made([[_over_depth, *lines]], data, p, pairs(data), size=(3.5, 3.1), notes=notes(data))
 
 
 def transition(depth: int, temperature: float) -> wf.Transition:
@@ -95,18 +88,18 @@ def temperatures(tricritical: float, hottest: float, n_points: int) -> np.ndarra
     return np.concatenate([below, above])
 
 
-def pairs(data: xr.Dataset) -> Iterator[Pair]:
+def pairs(data: xr.Dataset) -> kit.Pairs:
     """Closed forms (as theory) beside the points of the continuation (as simulation)."""
     line = data.by_depth.sel(line="instability", drop=True)
     exact = [critical_strength(int(depth), data.temperature.values) for depth in data.depth]
-    yield Pair("instability over T", line.copy(data=exact), line)
+    yield kit.Pair("instability over T", line.copy(data=exact), line)
     line = data.by_temperature.sel(line="instability", drop=True)
     exact = [critical_strength(int(depth), kappa) for depth, kappa in zip(data.chosen.values, data.grid.values)]
-    yield Pair("instability over κ̂", line.copy(data=exact), line)
+    yield kit.Pair("instability over κ̂", line.copy(data=exact), line)
     known = [depth for depth in data.chosen.values if int(depth) in EXACT_TRICRITICAL]
     if known:
         point = data.tricritical.sel(chosen=known)
-        yield Pair("tricritical κ̂", point.copy(data=[EXACT_TRICRITICAL[int(depth)] for depth in known]), point)
+        yield kit.Pair("tricritical κ̂", point.copy(data=[EXACT_TRICRITICAL[int(depth)] for depth in known]), point)
 
 
 def notes(data: xr.Dataset) -> Iterator[str]:
@@ -123,8 +116,8 @@ def notes(data: xr.Dataset) -> Iterator[str]:
 
 def _over_depth(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     T = data.depth.values + 1
-    for color, kappa in zip(SERIES, data.temperature.values):
-        top, _, low = (data.by_depth.sel(temperature=kappa, line=name).values for name in LINES)
+    for color, (kappa, case) in zip(kit.SERIES, kit.cases(data, "temperature")):
+        top, _, low = (case.by_depth.sel(line=name).values for name in LINES)
         first = np.isfinite(low)
         ax.plot(T, top, color=color, linewidth=0.8)
         words = rf"$\hat\kappa={kappa:g}$" if kappa >= 0.01 else r"$\hat\kappa\to0$"
@@ -140,8 +133,8 @@ def _over_depth(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 
 def _over_temperature(ax: kit.Axes, data: xr.Dataset, p: Parameters, relative: bool) -> None:
     """Instability by its closed form, which the continuation agrees with; the other lines from the tricritical point."""
-    for color, depth in zip(SERIES, data.chosen.values):
-        _lines(ax, data.sel(chosen=depth), color, relative)
+    for color, (depth, case) in zip(kit.SERIES, kit.cases(data, "chosen")):
+        _lines(ax, case, int(depth), color, relative)
     for name in LINES if relative else ():
         kit.key(ax, WORDS[name], STYLES[name], "black")
     ax.plot([], [], color="black", marker="*", linestyle="none", label="tricritical")
@@ -154,13 +147,11 @@ def _over_temperature(ax: kit.Axes, data: xr.Dataset, p: Parameters, relative: b
     ax.legend(loc="lower right")
 
 
-def _lines(ax: kit.Axes, data: xr.Dataset, color: str, relative: bool) -> None:
+def _lines(ax: kit.Axes, data: xr.Dataset, depth: int, color: str, relative: bool) -> None:
     """The three lines of one depth, with a star where they part."""
-    depth, grid, turn = int(data.chosen), data.grid.values, float(data.tricritical)
+    grid, turn, fine = data.grid.values, float(data.tricritical), np.linspace(0, data.grid.values[-1], 200)
     scale = lambda kappa: critical_strength(depth, kappa) if relative else np.ones_like(kappa)  # noqa: E731
-    fine = np.linspace(0, grid[-1], 200)
-    label = None if relative else f"$T={depth + 1}$"
-    top = critical_strength(depth, fine) / scale(fine)
+    label, top = None if relative else f"$T={depth + 1}$", critical_strength(depth, fine) / scale(fine)
     ax.plot(fine, top, color="black" if relative else color, linewidth=1.2, label=label)
     start = float(critical_strength(depth, turn) / scale(np.asarray(turn)))
     for name in LINES[1:]:

@@ -8,18 +8,17 @@ import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair, Row, judge_all
 from widefield.gallery import kit
-from widefield.plot.style import COLORS, SERIES
 
 Trial = tuple[str, wf.Solution]  # a simulation and its name
 Blocks = tuple[xr.Dataset, list[Trial]]  # fields of a case, and the simulations they come from
 KINDS = ("RNN", "DNN")
 R_HAT_LIMIT = 1.05
 FIRST = {"sample": 0, "sample_": 0}
+SPECTRA = ("eigenvalue_real", "eigenvalue_imag")
 OUTLIER: dict[str, Any] = {  # an eigenvalue that theory predicts
     "marker": "o", "markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.4, "linestyle": "none",
-    "color": SERIES[5],
+    "color": kit.SERIES[5],
 }  # fmt: skip
 STATES = ("state $b$", "state $a$")  # names of the axes of a kernel
 
@@ -130,9 +129,9 @@ def mixing(trials: Iterable[Trial]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def verdicts(pairs: Iterable[Pair], trials: Iterable[Trial]) -> Iterable[Row]:
+def verdicts(pairs: Iterable[kit.Pair], trials: Iterable[Trial]) -> Iterable[kit.Row]:
     """Rows of the comparison; nothing is said to agree where chains had not mixed, or were too short to tell."""
-    rows = judge_all(pairs).rows
+    rows = kit.judge_all(pairs).rows
     if all(r is not None and r <= R_HAT_LIMIT for r in (r_hat(trial) for _, trial in trials)):
         return rows
     return [replace(row, agrees=None if row.agrees else row.agrees) for row in rows]
@@ -151,8 +150,7 @@ def limit(data: xr.Dataset, name: str) -> xr.DataArray:
 
 def state_traces(kernel: xr.DataArray) -> xr.DataArray:
     """tr H_ab / P over (…, state, state_)."""
-    same = xr.DataArray(np.arange(kernel.sizes["sample"]), dims="sample")
-    return kernel.isel(sample_=same).drop_vars(("sample", "sample_"), errors="ignore").mean("sample")
+    return kit.diagonal(kernel, "sample").drop_vars("sample", errors="ignore").mean("sample")
 
 
 def entries(kernel: xr.DataArray, *, odd: bool = True) -> xr.DataArray:
@@ -170,7 +168,7 @@ def entries(kernel: xr.DataArray, *, odd: bool = True) -> xr.DataArray:
 
 def spectrum_panel(ax: kit.Axes, z: np.ndarray, radius: float, title: str) -> None:
     """Eigenvalues in the complex plane, and the circle that random weights fill."""
-    ax.plot(z.real, z.imag, linestyle="none", marker=".", markersize=2.5, color=COLORS["RNN"], alpha=0.6)
+    ax.plot(z.real, z.imag, linestyle="none", marker=".", markersize=2.5, color=kit.COLORS["RNN"], alpha=0.6)
     circle = radius * np.exp(1j * np.linspace(0, 2 * np.pi, 200))
     ax.plot(circle.real, circle.imag, color="black", linewidth=0.8, zorder=3)
     ax.set(aspect="equal", xlabel=r"$\mathrm{Re}\,z$", ylabel=r"$\mathrm{Im}\,z$", title=title)

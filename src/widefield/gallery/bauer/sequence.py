@@ -14,15 +14,12 @@ import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair
 from widefield.gallery import kit
 from widefield.gallery.bauer import sampling
-from widefield.gallery.bauer.rotation import Rotation, errors_over, errors_panel
-from widefield.gallery.bauer.sampling import KINDS, OUTLIER, STATES, Blocks, Sampling, entries, limit
-from widefield.plot.style import COLORS, stderr
+from widefield.gallery.bauer.sampling import KINDS, SPECTRA, Blocks, Sampling, entries, limit
 
 N_SPECTRA = 6  # networks whose eigenvalues are drawn
-SPECTRA = ("eigenvalue_real", "eigenvalue_imag")
+PARTS = ("supervised", "unsupervised")
 
 
 @dataclass(frozen=True)
@@ -51,9 +48,16 @@ class Parameters(Sampling):
     def supervised(self) -> tuple[int, ...]:
         return tuple(sorted(self.order[: self.n_labeled]))
 
-    @property
-    def rotation(self) -> Rotation:
-        return Rotation(self.depth, self.dimension, self.angle, self.weight_variance, self.temperature)
+    def network(self, kind: str) -> wf.Network:
+        return sampling.linear(kind, self.depth, self.weight_variance)
+
+    def task(
+        self, n_samples: int, supervised: tuple[int, ...], *, seed: int, n_test: int = 0
+    ) -> tuple[wf.Task, wf.Task]:
+        """The task with labels at all states, and with those at ``supervised`` states only."""
+        whole = wf.tasks.rotation(n_samples, self.dimension, self.depth, np.radians(self.angle), seed, n_test)
+        assert whole.y is not None
+        return whole, wf.Task(whole.x, whole.y[:, list(supervised)], supervised=supervised, x_test=whole.x_test)
 
 
 FULL = Parameters(width=800)
@@ -66,24 +70,27 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Kernels, predictors and spectra of one task, theory and sampled; test errors of many, theory alone."""
     job = work.jobs(4)
     blocks, trials = sampling.collect(one_kind(p, kind, p.seed + 10 * i, job) for i, kind in enumerate(KINDS))
-    over = partial(errors_over, rotation=p.rotation, n_tasks=p.n_tasks, n_test=p.n_test, seed=p.seed)
     job("test errors over the number of supervised states")
-    sets = [(p.inputs, tuple(sorted(p.order[:n]))) for n in p.n_supervised]
-    blocks.append(over("n_supervised", p.n_supervised, sets=sets))
+    sets = {n: (p.inputs, tuple(sorted(p.order[:n]))) for n in p.n_supervised}
+    blocks.append(errors_over(p, "n_supervised", sets))
     job("test errors over the number of samples")
-    blocks.append(over("n_samples", p.n_samples, sets=[(n, p.supervised) for n in p.n_samples]))
-    data = xr.merge(blocks)
-    sweeps = "2 · wide − narrow against infinite width; the sweeps are theory alone"
+    blocks.append(errors_over(p, "n_samples", {n: (n, p.supervised) for n in p.n_samples}))
+    data, sweeps = xr.merge(blocks), "2 · wide − narrow against infinite width; the sweeps are theory alone"
     notes = (sweeps, outside(data, p), *sampling.mixing(trials))
     rows = sampling.verdicts(pairs(data, p), trials)
-    return kit.made(panels(data, p), data, p, rows, size=(2.9, 2.7), notes=notes, numbers=numbers(data))
+    by_state = partial(_errors, dim="n_supervised", words="supervised states", title=f"theory, {p.inputs} samples")
+    title = f"theory, {p.n_labeled} supervised states"
+    by_sample = partial(_errors, dim="n_samples", words="samples", title=title)
+    predictors = [partial(_predictor, kind=kind) for kind in KINDS]
+    panels: kit.Panels = [[*_kernels(data, p), _spectrum], [*predictors, by_state, by_sample]]
+    return kit.made(panels, data, p, rows, size=(2.9, 2.7), notes=notes, numbers=numbers(data))
 
 
 def one_kind(p: Parameters, kind: str, seed: int, job: kit.Job) -> Blocks:
     """Fields ``<kind>_<quantity>`` of theory and, with ``_wide`` and ``_narrow``, of sampled networks."""
     job(f"{kind}: theory and {p.n_chains} chains at widths {tuple(p.sizes.values())}")
-    whole, task = p.rotation.task(p.inputs, p.supervised, seed=p.seed)
-    network, spectra = p.rotation.network(kind), SPECTRA if kind == "RNN" else ()
+    whole, task = p.task(p.inputs, p.supervised, seed=p.seed)
+    network, spectra = p.network(kind), SPECTRA if kind == "RNN" else ()
     state, observe = sampling.theory(network, task, p.temperature), partial(observed, kind=kind)
     wanted = ("hidden", "prediction", *spectra)
     fields, trials = sampling.both_sizes(p, network, task, kind, seed=seed, quantities=wanted, observe=observe)
@@ -109,18 +116,38 @@ def observed(solution: wf.Solution, kind: str) -> dict[str, xr.DataArray]:
     return fields
 
 
-def pairs(data: xr.Dataset, p: Parameters) -> Iterator[Pair]:
+def errors_over(p: Parameters, dim: str, sets: dict[int, tuple[int, tuple[int, ...]]]) -> xr.Dataset:
+    """``error_over_<dim>`` (kind, task, <dim>, part) for (samples, supervised states) in ``sets``."""
+    errors = [[[errors_of(p, kind, *which, i) for which in sets.values()] for i in range(p.n_tasks)] for kind in KINDS]
+    coords = {"kind": list(KINDS), dim: list(sets), "part": list(PARTS)}
+    return xr.Dataset({f"error_over_{dim}": (("kind", "task", dim, "part"), np.array(errors))}, coords=coords)
+
+
+def errors_of(p: Parameters, kind: str, n_samples: int, supervised: tuple[int, ...], i: int) -> list[float]:
+    """Squared errors on new inputs at supervised and at other states, relative to the i-th teacher's square there."""
+    whole, task = p.task(n_samples, supervised, seed=p.seed + i, n_test=p.n_test)
+    assert whole.y_test is not None
+    solution = wf.posterior(
+        p.network(kind), task, temperature=p.temperature, quantities=("test_prediction",), progress=False
+    )
+    target = whole.y_test[:, :, 0].T
+    miss = solution.test_prediction.isel(output=0).transpose("state", "test").values - target
+    labeled = np.isin(np.arange(p.depth), supervised)
+    return [float(np.sum(miss[part] ** 2) / np.sum(target[part] ** 2)) for part in (labeled, ~labeled)]
+
+
+def pairs(data: xr.Dataset, p: Parameters) -> kit.Pairs:
     """Predictors at labeled and other states, kernels, and the leading eigenvalue of W."""
     rest = [state for state in range(p.depth) if state not in p.supervised]
-    parts = {"supervised": list(p.supervised)} | ({"unsupervised": rest} if rest else {})
     for kind in KINDS:
         line, sampled = data[f"{kind}_prediction"].round(12), limit(data, f"{kind}_prediction")
-        for part, states in parts.items():
-            yield Pair(f"f {kind}, {part}", line.isel(state=states), sampled.isel(state=states))
-        yield Pair(f"H {kind}", entries(data[f"{kind}_kernel"]), entries(limit(data, f"{kind}_kernel")))
+        for part, states in zip(PARTS, (list(p.supervised), rest)):
+            if states:
+                yield kit.Pair(f"f {kind}, {part}", line.isel(state=states), sampled.isel(state=states))
+        yield kit.Pair(f"H {kind}", entries(data[f"{kind}_kernel"]), entries(limit(data, f"{kind}_kernel")))
     if data.modulus > p.weight_variance**0.5:
-        yield Pair("angle of z", data.angle, limit(data, "angle"))
-        yield Pair("|z|", data.modulus, limit(data, "modulus"))
+        yield kit.Pair("angle of z", data.angle, limit(data, "angle"))
+        yield kit.Pair("|z|", data.modulus, limit(data, "modulus"))
 
 
 def outside(data: xr.Dataset, p: Parameters) -> str:
@@ -134,23 +161,10 @@ def outside(data: xr.Dataset, p: Parameters) -> str:
 def numbers(data: xr.Dataset) -> Iterator[dict[str, Any]]:
     """Test errors at unsupervised states, means over tasks."""
     for name, kind in product(("n_supervised", "n_samples"), KINDS):
-        for n in data[name].values:
-            values = data[f"error_over_{name}"].sel({"kind": kind, name: n, "part": "unsupervised"}).values
+        for n, case in kit.cases(data[[f"error_over_{name}"]].sel(kind=kind, part="unsupervised"), name):
+            values = case[f"error_over_{name}"].values
             place = {"quantity": "test error at unsupervised states", "kind": kind, name: int(n)}
-            yield {**place, "mean": float(values.mean()), "stderr": float(stderr(values))}
-
-
-def panels(data: xr.Dataset, p: Parameters) -> kit.Panels:
-    """Kernels and spectrum above; predictors and test errors below."""
-    predictors = [partial(_predictor, kind=kind) for kind in KINDS]
-    errors = [
-        partial(errors_panel, dim=dim, words=words, title=f"theory, {fixed}")
-        for dim, words, fixed in (
-            ("n_supervised", "supervised states", f"{p.inputs} samples"),
-            ("n_samples", "samples", f"{p.n_labeled} supervised states"),
-        )
-    ]
-    return [[*_kernels(data, p), _spectrum], [*predictors, *errors]]
+            yield {**place, "mean": float(values.mean()), "stderr": float(kit.stderr(values))}
 
 
 def _kernels(data: xr.Dataset, p: Parameters) -> Iterator[kit.Panel]:
@@ -159,19 +173,20 @@ def _kernels(data: xr.Dataset, p: Parameters) -> Iterator[kit.Panel]:
     shown = {"RNN, theory": data.RNN_kernel, f"RNN, $N={p.width}$": sampled, "DNN, theory": data.DNN_kernel}
     for title, kernel in shown.items():
         symbol = r"$\mathrm{tr}\,H_{ab}/P$" if title.startswith("DNN") else ""
-        yield kit.image(kernel, title, symbol, STATES, (-top, top))
+        yield kit.image(kernel, title, symbol, sampling.STATES, (-top, top))
 
 
 def _predictor(ax: kit.Axes, data: xr.Dataset, p: Parameters, kind: str) -> None:
     """The output at every state for the input with the largest labels; supervised states are shaded."""
-    states, shown = np.arange(p.depth), {"sample": int(np.argmax(np.abs(data.label).sum("state").values))}
+    states, color = np.arange(p.depth), kit.COLORS[kind]
+    shown = data.isel(sample=int(np.argmax(np.abs(data.label).sum("state").values)))
     for i, state in enumerate(p.supervised):
         ax.axvspan(state - 0.3, state + 0.3, color="0.9", linewidth=0, label=None if i else "supervised")
-    ax.plot(states, data.label.isel(shown), color="black", marker="_", markersize=12, linestyle="none", label="teacher")
-    ax.plot(states, data[f"{kind}_prediction"].isel(shown), color=COLORS[kind], label="theory")
+    ax.plot(states, shown.label, color="black", marker="_", markersize=12, linestyle="none", label="teacher")
+    ax.plot(states, shown[f"{kind}_prediction"], color=color, label="theory")
     look: dict[str, Any] = {"marker": "D", "size": 4, "face": "none", "label": f"$N={p.width}$"}
-    kit.points(ax, states, data[f"{kind}_prediction_wide"].isel(shown), color=COLORS[kind], **look)
-    span = float(np.abs(data.label.isel(shown)).max())
+    kit.points(ax, states, shown[f"{kind}_prediction_wide"], color=color, **look)
+    span = float(np.abs(shown.label).max())
     ax.set(xlabel="state $a$", ylabel="output $f^a$", title=kind, ylim=(-1.3 * span, 1.9 * span))
     ax.set_xlim(-0.5, p.depth - 0.5)
     ax.set_xticks(states)
@@ -179,15 +194,26 @@ def _predictor(ax: kit.Axes, data: xr.Dataset, p: Parameters, kind: str) -> None
         ax.legend(fontsize=6.5, loc="upper right", ncols=2, frameon=True, edgecolor="none", framealpha=1.0)
 
 
+def _errors(ax: kit.Axes, data: xr.Dataset, p: Parameters, dim: str, words: str, title: str) -> None:
+    """Unsupervised states solid, supervised ones dashed."""
+    for kind, part in product(KINDS, PARTS):
+        samples, line = data[f"error_over_{dim}"].sel(kind=kind, part=part), "--" if part == "supervised" else "-"
+        look: dict[str, Any] = {"marker": kit.MARKERS[kind], "color": kit.COLORS[kind], "size": 4.5, "capsize": 2}
+        kit.points(ax, data[dim].values, samples, over="task", label=f"{kind}, {part}", line=line, **look)
+    ax.set(xlabel=words, ylabel="relative test error", title=title)
+    ax.set_ylim(-0.05, max(1.15, ax.get_ylim()[1]))
+    ax.set_xticks(data[dim].values)
+    if dim == "n_samples":
+        ax.legend(fontsize=6.5, loc="center right", handlelength=3)
+
+
 def _spectrum(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     z = sampling.eigenvalues(data).values[:N_SPECTRA].ravel()
     sampling.spectrum_panel(ax, z, p.weight_variance**0.5, "RNN: eigenvalues of $W$")
     turn, outlier = np.radians(p.angle), np.radians(float(data.angle))
-    for sign in (1, -1):
-        words = (None, None) if sign < 0 else ("teacher", "theory")
-        ray = 1.25 * np.exp(1j * sign * turn)
-        ax.plot([0, ray.real], [0, ray.imag], color="0.6", linewidth=0.8, zorder=0, label=words[0])
-        spot = float(data.modulus) * np.exp(1j * sign * outlier)
-        ax.plot(spot.real, spot.imag, label=words[1], **OUTLIER)
+    for sign, ray_label, spot_label in ((1, "teacher", "theory"), (-1, None, None)):
+        ray, spot = 1.25 * np.exp(1j * sign * turn), float(data.modulus) * np.exp(1j * sign * outlier)
+        ax.plot([0, ray.real], [0, ray.imag], color="0.6", linewidth=0.8, zorder=0, label=ray_label)
+        ax.plot(spot.real, spot.imag, label=spot_label, **sampling.OUTLIER)
     ax.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2))
     ax.legend(fontsize=6.5, loc="upper left")

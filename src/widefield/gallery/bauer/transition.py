@@ -3,7 +3,6 @@
 Four time steps in the poster's count, T = 4: three hidden states, an input at the first and a label at the last.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -12,11 +11,9 @@ import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair, equal_states
 from widefield.gallery import kit
 from widefield.gallery.bauer import sampling
 from widefield.gallery.bauer.sampling import FIRST, KINDS, Blocks, Sampling, endpoint, linear
-from widefield.plot.style import COLORS, SERIES, stderr
 
 DEPTH = 3  # the closed forms of fluctuations are those of T = 4
 PAIR = {"state": 1, "state_": 2}  # the order parameter, the poster's H^{T−1,T−2}
@@ -118,52 +115,50 @@ def one_strength(p: Parameters, kind: str, ratio: float, critical: float, seed: 
     return data.expand_dims(ratio=[ratio]), trials
 
 
-def pairs(data: xr.Dataset) -> Iterator[Pair]:
+def pairs(data: xr.Dataset) -> kit.Pairs:
     """ρ² above λ_c and N⟨ρ²⟩ below, kernels at equal states, from either start."""
     narrow, wide = (int(n) for n in data.neurons.values)
     limit = lambda field: 2 * field.sel(neurons=wide) - field.sel(neurons=narrow)  # noqa: E731
     below, above = (data.sel(ratio=[r for r in data.ratio.values if (r > 1) == side]) for side in (False, True))
     spread = 2 / (2 - below.theory.sel(state=0, state_=0))
-    square = above.theory.sel(PAIR) ** 2 / equal_states(above.theory).sel(state=[1, 2]).prod("state")
+    square = above.theory.sel(PAIR) ** 2 / kit.equal_states(above.theory).sel(state=[1, 2]).prod("state")
     for start in STARTS:
         low, high = (side.squared_correlation.sel(PAIR).sel(start=start) for side in (below, above))
-        yield Pair(f"N ρ² RNN below λ_c, {start}", spread, limit(low * low.neurons))
-        yield Pair(f"ρ² RNN above λ_c, {start}", square, limit(high))
-        variance = equal_states(data.hidden.sel(start=start))
-        yield Pair(f"H(a,a) RNN, {start}", equal_states(data.theory), limit(variance))
+        yield kit.Pair(f"N ρ² RNN below λ_c, {start}", spread, limit(low * low.neurons))
+        yield kit.Pair(f"ρ² RNN above λ_c, {start}", square, limit(high))
+        variance = kit.equal_states(data.hidden.sel(start=start))
+        yield kit.Pair(f"H(a,a) RNN, {start}", kit.equal_states(data.theory), limit(variance))
         deep = data.deep_squared_correlation.sel(PAIR).sel(start=start)
-        yield Pair(f"N ρ² DNN, {start}", deep.isel(replicate=0, drop=True) * 0 + 1, narrow * deep)
+        yield kit.Pair(f"N ρ² DNN, {start}", xr.ones_like(deep.isel(replicate=0, drop=True)), narrow * deep)
 
 
 def _recurrent(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     """Stable parts solid, unstable ones dotted; dashed what fluctuations make of zero."""
-    x, color, width = data.curve_ratio.values, COLORS["RNN"], int(data.neurons[-1])
+    x, color, width = data.curve_ratio.values, kit.COLORS["RNN"], int(data.neurons[-1])
     quiet, coherent = (data.order_parameter.sel(branch=name).values for name in ("incoherent", "coherent"))
-    stable = data.stability.sel(branch="incoherent").values > 0
-    there = np.isfinite(coherent)
+    stable, there = data.stability.sel(branch="incoherent").values > 0, np.isfinite(coherent)
     ax.plot(np.append(1.0, x[there]), np.append(0.0, coherent[there]), color=color, label=r"theory, $N\to\infty$")
     ax.plot([0.0, *x[stable], 1.0], [0.0, *quiet[stable], 0.0], color=color)
     ax.plot(x[~stable], quiet[~stable], color=color, linestyle=":", label="unstable")
     finite = np.sqrt(data.fluctuation.values / width)
-    shown = finite < 0.4
-    ax.plot(data.below_ratio.values[shown], finite[shown], **DASHED, label=rf"theory, $N={width}$")
+    ax.plot(data.below_ratio.values[finite < 0.4], finite[finite < 0.4], **DASHED, label=rf"theory, $N={width}$")
     _diamonds(ax, data.squared_correlation.sel(neurons=width), "RNN")
 
 
 def _deep(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     narrow = int(data.neurons[0])
-    ax.axhline(0, color=COLORS["DNN"], label=r"theory, $N\to\infty$")
+    ax.axhline(0, color=kit.COLORS["DNN"], label=r"theory, $N\to\infty$")
     ax.axhline(narrow**-0.5, **DASHED, label=rf"theory, $N={narrow}$")
     _diamonds(ax, data.deep_squared_correlation, "DNN")
 
 
 def _diamonds(ax: kit.Axes, squares: xr.DataArray, kind: str) -> None:
     """Root mean square of the sampled correlation."""
-    for start, (face, size) in zip(STARTS, ((COLORS[kind], 4), ("none", 7))):
+    for (start, words), (face, size) in zip(STARTS.items(), ((kit.COLORS[kind], 4), ("none", 7))):
         samples = squares.sel(PAIR).sel(start=start).transpose("replicate", "ratio").values
         root = np.sqrt(samples.mean(axis=0))
-        error = stderr(samples) / (2 * root)
-        bars = ax.errorbar(squares.ratio, root, yerr=error, linestyle="none", color=COLORS[kind], label=STARTS[start])
+        error = kit.stderr(samples) / (2 * root)
+        bars = ax.errorbar(squares.ratio, root, yerr=error, linestyle="none", color=kit.COLORS[kind], label=words)
         bars[0].set(marker="D", markersize=size, markerfacecolor=face)
     ax.set(xlabel=r"signal $\lambda/\lambda_c$", ylabel=r"$|\rho|$ of the last two states", title=kind)
     ax.set(xlim=(0, 1.08 * float(squares.ratio[-1])), ylim=(-0.03, 1))
@@ -171,9 +166,8 @@ def _diamonds(ax: kit.Axes, squares: xr.DataArray, kind: str) -> None:
 
 
 def _landscape(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
-    for color, ratio in zip(SERIES, data.shown_ratio.values):
-        label = rf"$\lambda={ratio:g}\,\lambda_c$"
-        ax.plot(data.correlation, data.landscape.sel(shown_ratio=ratio), color=color, label=label)
+    for color, (ratio, case) in zip(kit.SERIES, kit.cases(data, "shown_ratio")):
+        ax.plot(data.correlation, case.landscape, color=color, label=rf"$\lambda={ratio:g}\,\lambda_c$")
     low = float(data.landscape.min())
     ax.set(ylim=(min(1.3 * low, -0.01), max(-4 * low, 0.03)), title="RNN, landscape")
     ax.set(xlabel=r"$\rho$ of the last two states", ylabel=r"$-\ln P/N$, from $\rho=0$")

@@ -6,6 +6,7 @@ vary with the machine; the powers are what the figure is about.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import widefield as wf
 from widefield.gallery import kit
@@ -66,34 +67,16 @@ def series(p: Parameters, what: str, against: str) -> tuple[Sequence[int], Seque
 
 
 def measured(p: Parameters, what: str, *, width: int, samples: int, steps: int) -> tuple[float, float]:
-    """Of one call; a compilation comes first and is not counted."""
+    """Of one call, after one that compiles: time, and bytes of the weights, the static kernel, or one batch's directions."""
     training = wf.Training(p.rate / samples, steps, richness=p.richness)
     question = wf.DNN(p.depth, "tanh"), two_classes(samples, p.dimension, p.seed), training
-    wanted = ("loss", "prediction")
+    wanted: dict[str, Any] = {"seed": p.seed, "quantities": ("loss", "prediction"), "progress": False}
 
     def call() -> wf.Solution:
         if what == "network":
-            return wf.simulate.dynamics(
-                *question, width=width, replicates=1, seed=p.seed, quantities=wanted, progress=False
-            )
-        return wf.dynamics(
-            *question,
-            method=what,
-            paths=p.paths,
-            seed=p.seed,
-            quantities=wanted,
-            progress=False,
-            throw=what != "perturbative",
-        )
+            return wf.simulate.dynamics(*question, width=width, replicates=1, **wanted)
+        return wf.dynamics(*question, method=what, paths=p.paths, throw=what != "perturbative", **wanted)
 
-    solution = call()
-    return seconds(call), kept(p, what, solution, width, samples)
-
-
-def kept(p: Parameters, what: str, solution: wf.Solution, width: int, samples: int) -> float:
-    """Bytes of the weights, of the static kernel, or of the directions of one batch of paths."""
-    if what == "network":
-        return 8.0 * (width * (p.dimension + 1) + (p.depth - 1) * width**2)
-    if what == "lazy":
-        return 8.0 * samples**2
-    return 8.0 * p.paths * ARRAYS * sum(solution.certificate.diagnostics["directions"])
+    directions = call().certificate.diagnostics.get("directions", ())
+    kept = {"network": width * (p.dimension + 1) + (p.depth - 1) * width**2, "lazy": samples**2}
+    return seconds(call), 8.0 * kept.get(what, p.paths * ARRAYS * sum(directions))

@@ -12,8 +12,7 @@ import xarray as xr
 import widefield as wf
 from widefield.gallery import kit
 from widefield.gallery.bordelon22 import kernels
-from widefield.gallery.bordelon22.kernels import KERNELS, WANTED, Ensemble, Kernels, Question, loss_panel
-from widefield.plot.style import SERIES
+from widefield.gallery.bordelon22.kernels import KERNELS, WANTED, Ensemble, Kernels, Question
 
 FIELDS = ("loss", "label_feature", "gradient_trace", "density")
 
@@ -58,8 +57,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Theory and networks at each richness, then single networks of growing width."""
     job, last = work.jobs(len(p.richnesses) + len(p.widths)), p.richnesses[-1]
     question = Question.of(wf.DNN(p.depth, "tanh"), images(p), p.rate, p.steps, last)
-    experiment = Kernels(p, (*WANTED, "preactivation"), p.paths)
-    families = (kernels.rich_family(question, p.richnesses, FIELDS),)
+    experiment, families = Kernels(p, (*WANTED, "preactivation"), p.paths), kernels.rich(question, p.richnesses, FIELDS)
     data = kit.measure(families, experiment, job)
     distances = kit.over({"size": p.widths}, partial(distance, p, question, data.sel(richness=last)), job)
     data = data.assign(distances)
@@ -68,7 +66,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     title = rf"final ${{}}^\ell$, $\gamma_0={last:g}$"
     final, final_, times, times_ = kernels.kernel_panels({"richness": last}, title)
     approach, approach_ = (partial(_convergence, kernel=kernel) for kernel in KERNELS)
-    loss = partial(loss_panel, title=f"tanh, $L={p.depth}$, digits")
+    loss = partial(kernels.loss_panel, title=f"tanh, $L={p.depth}$, digits")
     panels: kit.Panels = [[loss, final, times, approach], [_density, final_, times_, approach_]]
     return kit.tested(panels, data, p, experiment, families, size=(3.4, 2.8), notes=(note,), by_column=True)
 
@@ -87,8 +85,9 @@ def distance(p: Parameters, question: Question, theory: xr.Dataset, i: int, widt
 
 def _density(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     """Of the first sample in every layer at the end of training; shifted by a factor of ten per layer."""
-    for i, color in zip(range(p.depth), SERIES):
-        parts = (data[f"rich_density{part}"].sel(richness=p.richnesses[-1]).isel(layer=i) for part in ("", "_sampled"))
+    end = data.sel(richness=p.richnesses[-1])
+    for i, color in zip(range(p.depth), kit.SERIES):
+        parts = (end[f"rich_density{part}"].isel(layer=i) for part in ("", "_sampled"))
         kit.density(ax, *parts, color=color, label=rf"$\ell={i + 1}$", shift=10.0**-i)
     ax.set(xlabel="$h$", ylabel=r"$p(h)\,10^{1-\ell}$", title="pre-activations at the end", xlim=(-5, 5))
     ax.set(ylim=(3e-3 * 0.1**p.depth, 2))
@@ -97,7 +96,7 @@ def _density(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 
 def _convergence(ax: kit.Axes, data: xr.Dataset, p: Parameters, kernel: str) -> None:
     distance = data[f"distance_{kernel}"]
-    for i, color in zip(range(p.depth), SERIES):
+    for i, color in zip(range(p.depth), kit.SERIES):
         kit.points(ax, data["size"], distance.isel(layer=i), over="repeat", color=color, label=rf"$\ell={i + 1}$")
     kit.power_fit(ax, data["size"], float(distance.isel(size=0).mean()), -1, style="-", label=r"$\propto 1/N$")
     kit.ticks_at(ax, p.widths)

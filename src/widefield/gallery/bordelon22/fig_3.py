@@ -1,56 +1,47 @@
 """Fig. 3 of Bordelon & Pehlevan (2022): with weight decay relu networks end at a kernel that depends on the richness."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xarray as xr
 
-import widefield as wf
-from widefield.compare import Pair
 from widefield.gallery import kit
-from widefield.gallery.bordelon22.kernels import Ensemble, Kernels, Question, loss_panel, rich_family, two_classes
-from widefield.plot.style import COLORS, SERIES
+from widefield.gallery.bordelon22.kernels import Kernels, TwoClasses, loss_panel, rich
 
 FIELDS = ("loss", "label_feature", "feature_trace")
 
 
 @dataclass(frozen=True)
-class Parameters(Ensemble):
+class Parameters(TwoClasses):
     """One hidden layer; ``paths`` is that of one of the theory's eight batches."""
 
     richnesses: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
     weight_decay: float = 1.0
-    n_samples: int = 10
-    dimension: int = 20
-    rate: float = 0.02
-    steps: int = 500
     paths: int = 8192
 
 
-FULL = Parameters()
+FULL = Parameters(steps=500)
 QUICK = Parameters(width=300, replicates=48, n_samples=4, dimension=8, rate=0.05, steps=160, paths=1024)
 
 
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Theory and networks at each richness, to the end of training."""
-    task, experiment = two_classes(p.n_samples, p.dimension, p.seed), Kernels(p, paths=p.paths)
-    question = Question.of(wf.DNN(1, "relu"), task, p.rate, p.steps, p.richnesses[0], p.weight_decay)
-    family = rich_family(question, p.richnesses, FIELDS)
-    data = kit.measure((family,), experiment, work.jobs(len(p.richnesses)))
+    experiment, question = Kernels(p, paths=p.paths), p.question(1, "relu", p.richnesses[0])
+    question = question._replace(training=replace(question.training, weight_decay=p.weight_decay))
+    families = rich(question, p.richnesses, FIELDS)
+    data = kit.measure(families, experiment, work.jobs(len(p.richnesses)))
     end = data.isel(at=-1, drop=True)
     f, kernel = end.rich_prediction.isel(output=0, drop=True), end.rich_feature.isel(layer=0, drop=True)
-    push = np.einsum("rpq,rq->rp", kernel.transpose("richness", "sample", "sample_"), task.labels()[:, 0, 0] - f)
+    push = np.einsum("rpq,rq->rp", kernel.transpose("richness", "sample", "sample_"), p.task.labels()[:, 0, 0] - f)
     data["readout_balance"] = (("richness", "sample"), push / p.weight_decay)
     note = "ΦΔ/λ is what a readout at rest gives; the last row compares it with f at the end of the theory"
-    return kit.tested(
-        [[_losses, _features, _last]], data, p, experiment, (family,), more=balance, size=(3.4, 2.9), notes=(note,)
-    )
+    panels = [[_losses, _features, _last]]
+    return kit.tested(panels, data, p, experiment, families, more=balance, size=(3.4, 2.9), notes=(note,))
 
 
-def balance(data: xr.Dataset) -> Iterator[Pair]:
+def balance(data: xr.Dataset) -> kit.Pairs:
     """Of the readout, at the end of the theory."""
-    yield Pair("f = ΦΔ/λ at the end", data.rich_prediction.isel(at=-1, output=0), data.readout_balance)
+    yield kit.Pair("f = ΦΔ/λ at the end", data.rich_prediction.isel(at=-1, output=0), data.readout_balance)
 
 
 def _losses(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
@@ -66,10 +57,9 @@ def _features(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 
 def _last(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     """The last loss against the richness."""
-    end = data.isel(step=-1)
-    ax.plot(data.richness, end.rich_loss, color=COLORS["theory"])
-    kit.points(ax, data.richness, end.rich_loss_sampled, color=SERIES[0])
-    trivial = float(data.rich_loss.isel(step=0, richness=0))
-    ax.axhline(trivial, color=COLORS["theory"], linestyle=":", label=r"$f=0$, the limit $\gamma_0\to0$")
+    end, trivial = data.isel(step=-1), float(data.rich_loss.isel(step=0, richness=0))
+    ax.plot(data.richness, end.rich_loss, color=kit.COLORS["theory"])
+    kit.points(ax, data.richness, end.rich_loss_sampled, color=kit.SERIES[0])
+    ax.axhline(trivial, color=kit.COLORS["theory"], linestyle=":", label=r"$f=0$, the limit $\gamma_0\to0$")
     ax.set(xlabel=r"richness $\gamma_0$", ylabel="last loss", ylim=(0, None), title="fixed point")
     ax.legend()

@@ -1,17 +1,14 @@
 """Fig. 4 of Bordelon & Pehlevan (2022): approximations of the theory against the whole of it, across richness."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import xarray as xr
 
-import widefield as wf
-from widefield.compare import Pair, judge_all
 from widefield.gallery import kit
-from widefield.gallery.bordelon22.kernels import Ensemble, Kernels, Question, two_classes, visible
-from widefield.plot.style import COLORS, SERIES
+from widefield.gallery.bordelon22.kernels import LOSS, Kernels, TwoClasses, by_method, visible
 
 METHODS = {"full": "-", "independent": "--", "perturbative": "-.", "lazy": ":"}
 FIELDS = ("loss", "ntk", "label_feature")
@@ -19,28 +16,24 @@ NOTE = "rows of an approximation that say no show where it stops; the verdict is
 
 
 @dataclass(frozen=True)
-class Parameters(Ensemble):
+class Parameters(TwoClasses):
     """Losses and features are drawn at ``shown``, one of the ``richnesses``."""
 
     depth: int = 5
     richnesses: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0, 2.0)
     shown: float = 1.0
-    n_samples: int = 40
-    dimension: int = 80
-    rate: float = 0.002
-    steps: int = 400
 
 
-FULL = Parameters()
+FULL = Parameters(n_samples=40, dimension=80, rate=0.002, steps=400)
 QUICK = Parameters(
-    width=200, replicates=64, depth=3, richnesses=(0.25, 0.5, 1.0, 2.0), n_samples=4, dimension=8, rate=0.02, steps=60
+    width=200, replicates=64, n_samples=4, dimension=8, steps=60, depth=3, richnesses=(0.25, 0.5, 1.0, 2.0)
 )
 
 
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Four theories and networks at every richness; the verdict is that of the full theory."""
     data = kit.over({"richness": p.richnesses}, partial(one_richness, p), work.jobs(len(p.richnesses)))
-    full, *others = (judge_all(pairs(data, method)) for method in METHODS)
+    full, *others = (kit.judge_all(pairs(data, method)) for method in METHODS)
     rows = [row for comparison in (full, *others) for row in comparison]
     panels = [_losses, _layers, _kernel_errors, _loss_errors]
     made = kit.made([panels], data, p, rows, size=(3.1, 2.9), notes=(Kernels(p).note, NOTE))
@@ -48,29 +41,25 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
 
 
 def one_richness(p: Parameters, i: int, gamma: float) -> xr.Dataset:
-    """Fields ``<field>_<method>`` and ``<field>_sampled``; the static theory's features are the first ones."""
-    task, experiment = two_classes(p.n_samples, p.dimension, p.seed), Kernels(p)
-    question = Question.of(wf.DNN(p.depth, "linear"), task, p.rate, p.steps, gamma)
-    parts = {method: experiment.theory(question, method=method) for method in METHODS}
-    parts["sampled"] = experiment.sampled(question, p.seed + 2 * i)
-    fields = {f"{field}_{name}": part[field] for name, part in parts.items() for field in FIELDS if field in part}
+    """All methods; the static theory's features are the first ones."""
+    question = p.question(p.depth, "linear", gamma)
+    fields = by_method(p, question, METHODS, FIELDS, p.seed + 2 * i)
     fields["label_feature_lazy"] = fields["label_feature_full"].isel(at=0, drop=True).expand_dims(at=question.at)
     return xr.Dataset(fields)
 
 
-def pairs(data: xr.Dataset, method: str) -> Iterator[Pair]:
+def pairs(data: xr.Dataset, method: str) -> kit.Pairs:
     """Losses at the marked times and the final tangent kernel, one pair per richness."""
-    for gamma in data.richness.values:
-        case, words = data.sel(richness=gamma), f"{method}, γ0 = {gamma:g}"
-        at = visible(case.loss_full, data["at"].values)
-        yield Pair(f"loss {words}", case[f"loss_{method}"].sel(step=at), case.loss_sampled.sel(step=at))
-        yield Pair(f"final NTK {words}", case[f"ntk_{method}"].isel(at=-1), case.ntk_sampled.isel(at=-1))
+    for gamma, case in kit.cases(data, "richness"):
+        words, at = f"{method}, γ0 = {gamma:g}", visible(case.loss_full, data["at"].values)
+        yield kit.Pair(f"loss {words}", case[f"loss_{method}"].sel(step=at), case.loss_sampled.sel(step=at))
+        yield kit.Pair(f"final NTK {words}", case[f"ntk_{method}"].isel(at=-1), case.ntk_sampled.isel(at=-1))
 
 
 def _losses(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     case = data.sel(richness=p.shown)
     _lines(ax, case, "loss", "step", case.loss_sampled.sel(step=data["at"].values))
-    ax.set(xlabel="step $t$", ylabel=r"loss $\frac{1}{2}\Sigma\Delta^2$", title=rf"loss, $\gamma_0={p.shown:g}$")
+    ax.set(xlabel="step $t$", ylabel=LOSS, title=rf"loss, $\gamma_0={p.shown:g}$")
     ax.legend()
 
 
@@ -84,10 +73,10 @@ def _layers(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 
 def _lines(ax: kit.Axes, data: xr.Dataset, field: str, dim: str, samples: xr.DataArray) -> None:
     """One field of all theories that have it, and of networks."""
-    for color, (method, style) in zip(SERIES, METHODS.items()):
+    for color, (method, style) in zip(kit.SERIES, METHODS.items()):
         if f"{field}_{method}" in data:
             ax.plot(data[dim], data[f"{field}_{method}"], color=color, linestyle=style, label=method)
-    kit.points(ax, samples[dim], samples, color=COLORS["theory"], label="networks")
+    kit.points(ax, samples[dim], samples, color=kit.COLORS["theory"], label="networks")
 
 
 def _kernel_errors(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
@@ -97,7 +86,9 @@ def _kernel_errors(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     norm = lambda field: np.sqrt((field**2).sum(("sample", "sample_")))  # noqa: E731
     _against_richness(ax, data, lambda method: norm(end[f"ntk_{method}"] - mean) / norm(mean))
     noise = norm(many.std("replicate", ddof=1)) / np.sqrt(many.sizes["replicate"]) / norm(mean)
-    ax.fill_between(data.richness, 0, noise, color=COLORS["theory"], alpha=0.2, linewidth=0, label="error of networks")
+    ax.fill_between(
+        data.richness, 0, noise, color=kit.COLORS["theory"], alpha=0.2, linewidth=0, label="error of networks"
+    )
     ax.set(ylabel="relative error", title="final NTK")
     ax.legend(loc="upper left")
 
@@ -111,7 +102,7 @@ def _loss_errors(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 
 
 def _against_richness(ax: kit.Axes, data: xr.Dataset, error: Callable[[str], xr.DataArray]) -> None:
-    for color, (method, style) in zip(SERIES, METHODS.items()):
+    for color, (method, style) in zip(kit.SERIES, METHODS.items()):
         ax.plot(data.richness, error(method), color=color, linestyle=style, marker="o", markersize=3)
     ax.set(yscale="log", xlabel=r"richness $\gamma_0$")
     kit.ticks_at(ax, data.richness.values)

@@ -3,20 +3,16 @@
 Handwritten digits, which ship with scikit-learn, unless a folder with the paper's CIFAR-10 is given.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair, judge_all
 from widefield.gallery import kit
-from widefield.gallery.kit.cores import train_convolutional
-from widefield.plot.style import SERIES, stderr
+from widefield.simulate.dynamics.convolution import train
 
 LABELS = {
     "test_loss": r"test loss $\langle(f-y)^2\rangle/2$",
@@ -56,7 +52,7 @@ QUICK = Parameters(
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Networks of both widths at every richness; the narrow ones once more with γ = γ0 √N kept instead."""
     data = kit.over({"richness": p.richnesses}, partial(one_richness, p), work.jobs(len(p.richnesses)))
-    true, false = (judge_all(pairs(data, suffix)).rows for suffix in ("_narrow", "_fixed_gamma"))
+    true, false = (kit.judge_all(pairs(data, suffix)).rows for suffix in ("_narrow", "_fixed_gamma"))
     sizes = [np.sqrt(np.mean([(row.z_rms or 0.0) ** 2 for row in rows])) for rows in (true, false)]
     notes = (
         f"{p.replicates} networks each of N = {p.width} and N = {p.width // 2} channels, outputs less the initial ones: they differ by 1/N",
@@ -76,8 +72,7 @@ def images(p: Parameters) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
     n, n_test, classes = p.n_train, p.n_test, p.classes
     task = wf.tasks.cifar10(p.cifar10, n, n_test, classes) if p.cifar10 else wf.tasks.digits(n, n_test, classes)
     assert task.x_test is not None and task.y_test is not None
-    colors = 3 if p.cifar10 else 1
-    middle = task.x.mean(axis=0)
+    middle, colors = task.x.mean(axis=0), 3 if p.cifar10 else 1
     scale = np.sqrt(np.mean((task.x - middle) ** 2))
 
     def square(x: np.ndarray) -> np.ndarray:
@@ -89,11 +84,11 @@ def images(p: Parameters) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
 
 def one_richness(p: Parameters, i: int, richness: float) -> xr.Dataset:
     """What is observed of wide networks, of narrow ones, and of narrow ones with the γ of wide ones."""
-    cases = {"": (p.width, 1.0), "_narrow": (p.width // 2, 1.0), "_fixed_gamma": (p.width // 2, np.sqrt(2))}
-    at = np.unique(np.round(p.steps * np.linspace(0, 1, p.rows) ** 1.5)).astype(int)
+    kinds = {"": (p.width, 1.0), "_narrow": (p.width // 2, 1.0), "_fixed_gamma": (p.width // 2, np.sqrt(2))}
+    at = kit.marks(p.steps, p.rows)
     fields: dict[str, Any] = {}
-    for j, (suffix, (width, factor)) in enumerate(cases.items()):
-        observed = train_convolutional(
+    for j, (suffix, (width, factor)) in enumerate(kinds.items()):
+        observed = train(
             *images(p), width=width, depth=p.depth, richness=factor * richness, rate=p.rate, batch=p.batch, at=at,
             replicates=p.replicates, seed=p.seed + 100 * i + 10 * j,
         )  # fmt: skip
@@ -101,20 +96,20 @@ def one_richness(p: Parameters, i: int, richness: float) -> xr.Dataset:
     return xr.Dataset(fields, coords={"at": at})
 
 
-def pairs(data: xr.Dataset, suffix: str) -> Iterator[Pair]:
+def pairs(data: xr.Dataset, suffix: str) -> kit.Pairs:
     """Wide networks, with the standard error of their mean, against narrow ones after the first step."""
-    for name, richness in product(("test_loss", "alignment"), data.richness.values):
-        wide, narrow = (data[name + s].sel(richness=richness).isel(at=slice(1, None)) for s in ("", suffix))
-        error = wide.std("replicate", ddof=1) / np.sqrt(wide.sizes["replicate"])
-        yield Pair(f"{name.replace('_', ' ')}, γ0 = {richness:g}", wide.mean("replicate"), narrow, [error])
+    for name in ("test_loss", "alignment"):
+        for richness, case in kit.cases(data.isel(at=slice(1, None)), "richness"):
+            wide, narrow = case[name], case[name + suffix]
+            error = wide.std("replicate", ddof=1) / np.sqrt(wide.sizes["replicate"])
+            yield kit.Pair(f"{name.replace('_', ' ')}, γ0 = {richness:g}", wide.mean("replicate"), narrow, [error])
 
 
 def _observed(ax: kit.Axes, data: xr.Dataset, p: Parameters, name: str) -> None:
     """Lines wide, points narrow networks."""
-    for color, richness in zip(SERIES, data.richness.values):
-        wide, narrow = (data[f"{name}{suffix}"].sel(richness=richness) for suffix in ("", "_narrow"))
-        mean, error = wide.mean("replicate"), stderr(wide.transpose("replicate", "at").values)
-        kit.curve(ax, mean, narrow, color=color, label=rf"$\gamma_0={richness:g}$")
+    for color, (richness, case) in zip(kit.SERIES, kit.cases(data, "richness")):
+        mean, error = case[name].mean("replicate"), kit.stderr(case[name].transpose("replicate", "at").values)
+        kit.curve(ax, mean, case[f"{name}_narrow"], color=color, label=rf"$\gamma_0={richness:g}$")
         ax.fill_between(data["at"], mean - error, mean + error, color=color, alpha=0.25, linewidth=0)
     ax.set(xlabel="step $t$", ylabel=LABELS[name])
     if name == "test_loss":

@@ -5,29 +5,23 @@ from functools import partial
 
 import xarray as xr
 
-import widefield as wf
 from widefield.gallery import kit
 from widefield.gallery.bordelon22 import kernels
-from widefield.gallery.bordelon22.kernels import KERNELS, LAZY, WANTED, Ensemble, Kernels, Question, two_classes
-from widefield.plot.style import SERIES
+from widefield.gallery.bordelon22.kernels import LAZY, WANTED, Kernels, TwoClasses
 
 FIELDS = ("loss", "label_feature", "gradient_trace", "density", "gradient_density")
 
 
 @dataclass(frozen=True)
-class Parameters(Ensemble):
+class Parameters(TwoClasses):
     """One hidden layer; ``paths`` is that of one of the theory's eight batches."""
 
     width: int = 2000
     richnesses: tuple[float, ...] = (0.5, 1.0, 3.0)
-    n_samples: int = 10
-    dimension: int = 20
-    rate: float = 0.02
-    steps: int = 200
     paths: int = 16384
 
 
-FULL = Parameters()
+FULL = Parameters(steps=200)
 QUICK = Parameters(
     width=400, replicates=48, richnesses=(1.0, 3.0), n_samples=4, dimension=8, rate=0.05, steps=80, paths=4096
 )
@@ -35,28 +29,22 @@ QUICK = Parameters(
 
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Theory and networks at each richness, and the static limit."""
-    job = work.jobs(len(p.richnesses) + 1)
-    task, experiment = (
-        two_classes(p.n_samples, p.dimension, p.seed),
-        Kernels(p, (*WANTED, "preactivation", "pregradient"), p.paths),
-    )
-    question = Question.of(wf.DNN(1, "relu"), task, p.rate, p.steps, p.richnesses[0])
-    families = (kernels.rich_family(question, p.richnesses, FIELDS),)
+    job, experiment = work.jobs(len(p.richnesses) + 1), Kernels(p, (*WANTED, "preactivation", "pregradient"), p.paths)
+    question = p.question(1, "relu", p.richnesses[0])
+    families = kernels.rich(question, p.richnesses, FIELDS)
     data = kit.measure(families, experiment, job)
-    job("the static limit")
-    data = data.assign(kernels.lazy_limit(experiment, question))
+    data = data.assign(kernels.lazy_limit(experiment, question, job))
     note = f"lazy networks have γ0 = {LAZY:g}; p(h) and p(z) are those of the first sample at the end"
     loss = partial(kernels.loss_panel, title="relu, $L=1$")
-    last = {"richness": p.richnesses[-1]}
-    final = [partial(kernels.final_panel, where=last, kernel=kernel, title="final ${}$") for kernel in KERNELS]
     densities = [partial(_density, name=name) for name in ("density", "gradient_density")]
+    final = kernels.kernel_panels({"richness": p.richnesses[-1]}, "final ${}$", times=())
     panels: kit.Panels = [[loss, *densities, *final]]
     return kit.tested(panels, data, p, experiment, families, more=kernels.lazy_pair, size=(3.2, 2.9), notes=(note,))
 
 
 def _density(ax: kit.Axes, data: xr.Dataset, p: Parameters, name: str) -> None:
     """Of the first sample, in the hidden layer at the end of training."""
-    for color, gamma in zip(SERIES, p.richnesses):
+    for color, gamma in zip(kit.SERIES, p.richnesses):
         parts = (data[f"rich_{name}{part}"].sel(richness=gamma).isel(layer=0) for part in ("", "_sampled"))
         kit.density(ax, *parts, color=color)
     symbol, word = ("h", "pre-activations") if name == "density" else ("z", "pre-gradients")

@@ -3,44 +3,36 @@
 from dataclasses import dataclass
 from functools import partial
 
-import widefield as wf
 from widefield.gallery import kit
 from widefield.gallery.bordelon22 import kernels
-from widefield.gallery.bordelon22.kernels import LAZY, Ensemble, Kernels, Question, two_classes
+from widefield.gallery.bordelon22.kernels import LAZY, Kernels, TwoClasses
 
 FIELDS = ("loss", "label_feature", "gradient_trace")
 
 
 @dataclass(frozen=True)
-class Parameters(Ensemble):
+class Parameters(TwoClasses):
     """``paths`` is that of one of the theory's eight batches."""
 
     width: int = 2000
     depth: int = 3
     richnesses: tuple[float, ...] = (1.0, 2.0)
-    n_samples: int = 10
-    dimension: int = 20
-    rate: float = 0.03
-    steps: int = 100
     paths: int = 4096
 
 
-FULL = Parameters(replicates=20)
+FULL = Parameters(replicates=20, rate=0.03)
 QUICK = Parameters(width=200, replicates=48, n_samples=4, dimension=8, rate=0.05, steps=60, paths=512)
 
 
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Theory and networks at each richness, and the static limit with networks of very small richness."""
-    job, first = work.jobs(len(p.richnesses) + 1), p.richnesses[0]
-    task, experiment = two_classes(p.n_samples, p.dimension, p.seed), Kernels(p, paths=p.paths)
-    question = Question.of(wf.DNN(p.depth, "tanh"), task, p.rate, p.steps, first)
-    families = (kernels.rich_family(question, p.richnesses, FIELDS),)
+    job, first, experiment = work.jobs(len(p.richnesses) + 1), p.richnesses[0], Kernels(p, paths=p.paths)
+    question = p.question(p.depth, "tanh", first)
+    families = kernels.rich(question, p.richnesses, FIELDS)
     data = kit.measure(families, experiment, job)
-    job("the static limit")
-    data = data.assign(kernels.lazy_limit(experiment, question))
+    data = data.assign(kernels.lazy_limit(experiment, question, job))
     loss = partial(kernels.loss_panel, title=f"tanh, $L={p.depth}$")
-    panels: kit.Panels = [
-        [loss, *kernels.kernel_panels({"richness": first}, rf"final ${{}}^\ell$, $\gamma_0={first:g}$")]
-    ]
+    final_and_times = kernels.kernel_panels({"richness": first}, rf"final ${{}}^\ell$, $\gamma_0={first:g}$")
+    panels: kit.Panels = [[loss, *final_and_times]]
     note = f"lazy networks have γ0 = {LAZY:g}"
     return kit.tested(panels, data, p, experiment, families, more=kernels.lazy_pair, size=(3.0, 2.9), notes=(note,))

@@ -3,20 +3,16 @@
 Eqs. 78–79: with Kˣ = 1 and f along y, dΔ/dt = −2√(1 + γ0²(y−Δ)²) Δ and yᵀH(t)y/|y|² = √(1 + γ0²f²).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 
 import numpy as np
 import xarray as xr
 from scipy.integrate import solve_ivp
 
 import widefield as wf
-from widefield.compare import Pair
 from widefield.gallery import kit
 from widefield.gallery.bordelon22.kernels import LIGHT, SMALL, Ensemble, Kernels, Question, along_labels, reduced
-from widefield.plot.style import COLORS, SERIES
 
 NOTE = "the curves of gradient flow have no steps; networks are compared with the theory of their own steps"
 FIELDS = {"error": "Δ", "kernel": "yᵀHy"}
@@ -43,7 +39,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
 
 
 def one_richness(p: Parameters, i: int, gamma: float) -> xr.Dataset:
-    """Error Δ along y and kernel along y, of the closed form, of flow, of finite steps and of networks."""
+    """Error Δ along y and kernel along y, of the closed form (Eq. 78), of flow, of finite steps and of networks."""
     task, rate = wf.Task(np.sqrt(2) * np.eye(2), np.array([0.6, -0.8])), p.rate / np.sqrt(1 + gamma**2)
     question, experiment = Question.of(wf.DNN(1, "linear"), task, rate, p.steps, gamma), Kernels(p, LIGHT)
     every, continuous = list(range(p.steps + 1)), replace(question.training, flow=True)
@@ -51,10 +47,10 @@ def one_richness(p: Parameters, i: int, gamma: float) -> xr.Dataset:
     fields = observed(reduced(flow, every).rename(at="moment"), task, "_flow")
     fields |= observed(experiment.theory(question), task, "_theory")
     fields |= observed(experiment.sampled(question, p.seed + 2 * i), task, "_sampled")
+    slope, times = lambda t, error: -2 * np.sqrt(1 + gamma**2 * (1 - error) ** 2) * error, rate * np.arange(p.steps + 1)
+    error = solve_ivp(slope, (0, times[-1]), [1.0], t_eval=times, rtol=1e-10, atol=1e-12).y[0]
     data = xr.Dataset(fields).rename(moment="step")
-    error = closed_form(gamma, rate * np.arange(p.steps + 1))
-    data["error_exact"] = ("step", error)
-    data["kernel_exact"] = ("step", np.sqrt(1 + gamma**2 * (1 - error) ** 2))
+    data["error_exact"], data["kernel_exact"] = ("step", error), ("step", np.sqrt(1 + gamma**2 * (1 - error) ** 2))
     return data.assign_coords(step=every)
 
 
@@ -65,28 +61,22 @@ def observed(data: xr.Dataset, task: wf.Task, suffix: str) -> dict[str, xr.DataA
     return {f"error{suffix}": error, f"kernel{suffix}": along_labels(data.ntk, task) * task.n_samples**2 / 2}
 
 
-def closed_form(gamma: float, times: np.ndarray) -> np.ndarray:
-    """Δ(t) of Eq. 78 with |y| = 1."""
-    slope = lambda t, error: -2 * np.sqrt(1 + gamma**2 * (1 - error) ** 2) * error  # noqa: E731
-    return solve_ivp(slope, (0, times[-1]), [1.0], t_eval=times, rtol=1e-10, atol=1e-12).y[0]
-
-
-def pairs(data: xr.Dataset) -> Iterator[Pair]:
+def pairs(data: xr.Dataset) -> kit.Pairs:
     """Flow against the closed form, networks against the theory of finite steps."""
-    for gamma, (field, word) in product(data.richness.values, FIELDS.items()):
-        case = data.sel(richness=gamma)
-        yield Pair(f"{word} closed form, flow, γ0 = {gamma:g}", case[f"{field}_exact"], case[f"{field}_flow"])
+    for gamma, case in kit.cases(data, "richness"):
         early = case.sel(at=case.error_theory >= SMALL)
-        yield Pair(f"{word} networks, γ0 = {gamma:g}", early[f"{field}_theory"], early[f"{field}_sampled"])
+        for field, word in FIELDS.items():
+            yield kit.Pair(f"{word} closed form, flow, γ0 = {gamma:g}", case[f"{field}_exact"], case[f"{field}_flow"])
+            yield kit.Pair(f"{word} networks, γ0 = {gamma:g}", early[f"{field}_theory"], early[f"{field}_sampled"])
 
 
 def _along_labels(ax: kit.Axes, data: xr.Dataset, p: Parameters, field: str) -> None:
-    for color, gamma in zip(SERIES, data.richness.values):
-        case, label = data.sel(richness=gamma), rf"$\gamma_0={gamma:g}$"
+    for color, (gamma, case) in zip(kit.SERIES, kit.cases(data, "richness")):
+        label = rf"$\gamma_0={gamma:g}$"
         kit.curve(ax, case[f"{field}_flow"], case[f"{field}_sampled"], color=color, label=label, unit=p.rate)
         ax.plot(p.rate * data.step, case[f"{field}_exact"], color="black", linestyle=":", linewidth=1)
     kit.key(ax, "Eq. 78", ":", "black")
-    ax.errorbar([], [], [], fmt="o", markersize=3.5, color=COLORS["theory"], label="networks")
+    ax.errorbar([], [], [], fmt="o", markersize=3.5, color=kit.COLORS["theory"], label="networks")
     ax.set(xlabel=r"time $t\,\sqrt{1+\gamma_0^2|y|^2}$", title=f"{field} along the labels")
     if field == "error":
         ax.set(ylabel=r"error $\Delta(t)$")

@@ -1,17 +1,15 @@
 """The experiment behind the paper's figures: losses, kernels and densities of one training, in theory and in networks of two widths."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair
 from widefield.gallery import kit
-from widefield.plot.style import COLORS
 
 N_MARKS = 8  # training times at which networks are compared and drawn
 SMALL = 0.01  # share of the first loss below which its logarithm, not the loss itself, is what networks scatter in
@@ -21,6 +19,7 @@ WANTED = (*LIGHT, "feature_kernel", "gradient_kernel")
 EDGES = np.linspace(-6, 6, 49)  # of the histograms of pre-activations and pre-gradients
 KERNELS = {"feature": r"\Phi", "gradient": "G"}
 LAZY = 0.02  # richness of the networks that stand for zero: features move by its square
+LOSS = r"loss $\frac{1}{2}\Sigma\Delta^2$"
 WORDS = {
     "loss": "loss",
     "label_feature": "yᵀΦy/P²",
@@ -29,15 +28,6 @@ WORDS = {
     "density": "p(h)",
     "gradient_density": "p(z)",
 }
-
-
-@dataclass(frozen=True)
-class Ensemble:
-    """Finite networks: ``replicates`` of ``width`` N, and as many of N/2 with seeds of their own."""
-
-    width: int = 1000
-    replicates: int = 40
-    seed: int = 2022
 
 
 class Question(NamedTuple):
@@ -61,8 +51,34 @@ class Question(NamedTuple):
 
     @property
     def at(self) -> list[int]:
-        """Some steps, closer at the start where most happens, the first and the last one among them."""
-        return [int(t) for t in np.unique(np.round(self.training.steps * np.linspace(0, 1, N_MARKS) ** 1.5))]
+        """The steps that are compared and drawn."""
+        return kit.marks(self.training.steps, N_MARKS).tolist()
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Finite networks: ``replicates`` of ``width`` N, and as many of N/2 with seeds of their own."""
+
+    width: int = 1000
+    replicates: int = 40
+    seed: int = 2022
+
+
+@dataclass(frozen=True)
+class TwoClasses(Ensemble):
+    """Random inputs of two classes, learned by ``steps`` steps of ``rate``."""
+
+    n_samples: int = 10
+    dimension: int = 20
+    rate: float = 0.02
+    steps: int = 100
+
+    @property
+    def task(self) -> wf.Task:
+        return two_classes(self.n_samples, self.dimension, self.seed)
+
+    def question(self, depth: int, activation: str, richness: float) -> Question:
+        return Question.of(wf.DNN(depth, activation), self.task, self.rate, self.steps, richness)
 
 
 @dataclass(frozen=True)
@@ -89,28 +105,19 @@ class Kernels(kit.Experiment[Question]):
         """The static and the perturbative theory are compared by their NTK; the latter is shown where it fails too."""
         wanted = self.quantities if method in ("full", "independent") else LIGHT
         at = question.at if {"feature_kernel", "gradient_kernel"} & set(wanted) else None
-        paths = self.paths if method == "full" else None
-        solution = wf.dynamics(
-            *question,
-            method=method,
-            paths=paths,
-            at=at,
-            quantities=wanted,
-            progress=False,
-            throw=method != "perturbative",
-        )
+        options: dict[str, Any] = {"throw": method != "perturbative", "paths": self.paths if method == "full" else None}
+        solution = wf.dynamics(*question, method=method, at=at, quantities=wanted, progress=False, **options)
         return reduced(solution, question.at)
 
     def sampled(self, question: Question, seed: int) -> xr.Dataset:
-        p = self.ensemble
-        wide, narrow = (
-            wf.simulate.dynamics(
-                *question, width=width, replicates=p.replicates, seed=seed + i, at=question.at, quantities=self.quantities,
-                progress=False,
-            )
-            for i, width in enumerate((p.width, p.width // 2))
-        )  # fmt: skip
-        return 2 * reduced(wide, question.at) - reduced(narrow, question.at)
+        def networks(width: int, seed: int) -> xr.Dataset:
+            trial = wf.simulate.dynamics(
+                *question, width=width, replicates=self.ensemble.replicates, seed=seed, at=question.at,
+                quantities=self.quantities, progress=False,
+            )  # fmt: skip
+            return reduced(trial, question.at)
+
+        return kit.extrapolated(networks, self.ensemble.width, seed)
 
     def wrong(self, question: Question) -> Question:
         return question.at_richness(RICHER * question.training.richness)
@@ -118,8 +125,7 @@ class Kernels(kit.Experiment[Question]):
     def compared(self, field: str, parts: list[xr.DataArray]) -> tuple[str, list[xr.DataArray]]:
         """Losses at the marked times, two-time kernels at equal ones; layers that do not exist are left out."""
         if "step" in parts[0].dims:
-            steps = parts[0].sizes["step"] - 1
-            at = visible(parts[0], np.unique(np.round(steps * np.linspace(0, 1, N_MARKS) ** 1.5)).astype(int))
+            at = visible(parts[0], kit.marks(parts[0].sizes["step"] - 1, N_MARKS))
             parts = [part.sel(step=at) for part in parts]
         if "at_" in parts[0].dims:
             parts = [kit.diagonal(part, "at") for part in parts]
@@ -161,12 +167,9 @@ def densities(field: xr.DataArray, name: str) -> dict[str, xr.DataArray]:
     field = field.isel({"sample": 0} | ({"at": -1} if "at" in field.dims else {})).transpose(..., draws)
     width, n = EDGES[1] - EDGES[0], field.sizes[draws]
     count = np.apply_along_axis(lambda row: np.histogram(row, EDGES)[0], -1, field.values)
-    density = xr.DataArray(
-        count / (n * width), dims=(*field.dims[:-1], "bin"), coords={"bin": (EDGES[1:] + EDGES[:-1]) / 2}
-    )
-    if draws == "neuron":
-        return {name: density}
-    return {name: density, f"{name}_stderr": np.sqrt(density / (n * width))}
+    coords = {"bin": (EDGES[1:] + EDGES[:-1]) / 2}
+    density = xr.DataArray(count / (n * width), dims=(*field.dims[:-1], "bin"), coords=coords)
+    return {name: density} | ({} if draws == "neuron" else {f"{name}_stderr": np.sqrt(density / (n * width))})
 
 
 def along_labels(kernel: xr.DataArray, task: wf.Task, *, bound: bool = False) -> xr.DataArray:
@@ -194,58 +197,64 @@ def cosine(kernel: xr.DataArray, other: xr.DataArray, over: tuple[str, ...] = ("
     return total(kernel * other) / np.sqrt(total(kernel**2) * total(other**2))
 
 
-def rich_family(question: Question, richnesses: Iterable[float], fields: tuple[str, ...]) -> kit.Family[Question]:
+def by_method(
+    p: Ensemble, question: Question, methods: Iterable[str], fields: tuple[str, ...], seed: int
+) -> dict[str, xr.DataArray]:
+    """``<field>_<method>`` of the theories that have the field, and ``<field>_sampled``."""
+    experiment = Kernels(p)
+    parts = {method: experiment.theory(question, method=method) for method in methods}
+    parts["sampled"] = experiment.sampled(question, seed)
+    return {f"{field}_{name}": part[field] for name, part in parts.items() for field in fields if field in part}
+
+
+def rich(question: Question, richnesses: Iterable[float], fields: tuple[str, ...]) -> tuple[kit.Family[Question]]:
     """Fields ``rich_<field>`` over ``richness``."""
-    return kit.Family(
-        "rich", "richness", "γ0 = {}", fields, {gamma: question.at_richness(gamma) for gamma in richnesses}
-    )
+    members = {gamma: question.at_richness(gamma) for gamma in richnesses}
+    return (kit.Family("rich", "richness", "γ0 = {}", fields, members),)
 
 
-def lazy_limit(experiment: Kernels, question: Question) -> dict[str, xr.DataArray]:
+def lazy_limit(experiment: Kernels, question: Question, job: kit.Job) -> dict[str, xr.DataArray]:
     """The loss of the static theory, and of networks that hardly learn features."""
+    job("the static limit")
     light = replace(experiment, quantities=LIGHT)
     networks = light.sampled(question.at_richness(LAZY), experiment.first_seed + 100)
     return {"lazy_loss": light.theory(question, method="lazy").loss, "lazy_loss_sampled": networks.loss}
 
 
-def lazy_pair(data: xr.Dataset) -> Iterator[Pair]:
+def lazy_pair(data: xr.Dataset) -> kit.Pairs:
     """The lazy loss, before it has all but vanished."""
     at = visible(data.lazy_loss, data["at"].values)
-    yield Pair("loss, lazy", data.lazy_loss.sel(step=at), data.lazy_loss_sampled.sel(step=at))
+    yield kit.Pair("loss, lazy", data.lazy_loss.sel(step=at), data.lazy_loss_sampled.sel(step=at))
 
 
 def loss_panel(
-    ax: kit.Axes, data: xr.Dataset, p: Ensemble, title: str, name: str = "rich", dim: str = "richness", symbol: str = r"\gamma_0"
+    ax: kit.Axes, data: xr.Dataset, p: Any, title: str, name: str = "rich", dim: str = "richness", symbol: str = r"\gamma_0"
 ) -> None:  # fmt: skip
     """Losses of a family, and of the lazy limit where there is one."""
+    at = data["at"].values
     if "lazy_loss" in data:
-        at = data["at"].values
-        kit.curve(ax, data.lazy_loss, data.lazy_loss_sampled, at=at, color=COLORS["theory"], label="lazy")
-    kit.curves(ax, data, f"{name}_loss", dim, symbol, at=data["at"].values)
-    ax.set(xlabel="step $t$", ylabel=r"loss $\frac{1}{2}\Sigma\Delta^2$", title=title, ylim=(0, None))
+        kit.curve(ax, data.lazy_loss, data.lazy_loss_sampled, at=at, color=kit.COLORS["theory"], label="lazy")
+    kit.curves(ax, data, f"{name}_loss", dim, symbol, at=at)
+    ax.set(xlabel="step $t$", ylabel=LOSS, title=title, ylim=(0, None))
     ax.legend()
 
 
-def final_panel(
-    ax: kit.Axes, data: xr.Dataset, p: Ensemble, where: Mapping[str, float], kernel: str, title: str, name: str = "rich"
-) -> None:
-    """A kernel of every layer at the end, of theory and networks; ``title`` has a place for its symbol."""
+def kernel_panels(
+    where: dict[str, float], title: str, name: str = "rich", kernels: Iterable[str] = KERNELS, times: Iterable[str] = KERNELS
+) -> list[partial]:  # fmt: skip
+    """Final ``kernels``, then those at two ``times``; ``title`` has a place for the symbol."""
+    final = [partial(_final, where=where, kernel=kernel, title=title, name=name) for kernel in kernels]
+    return [*final, *(partial(_at_two_times, where=where, kernel=kernel, name=name) for kernel in times)]
+
+
+def _final(ax: kit.Axes, data: xr.Dataset, p: Any, where: dict[str, float], kernel: str, title: str, name: str) -> None:
+    """A kernel of every layer at the end, of theory and networks."""
     case = data.sel(where).isel(at=-1)
     networks = case[f"{name}_{kernel}_sampled"].mean("replicate")
     kit.layers(ax, {"theory": case[f"{name}_{kernel}"], "networks": networks}, title.format(KERNELS[kernel]))
 
 
-def times_panel(
-    ax: kit.Axes, data: xr.Dataset, p: Ensemble, where: Mapping[str, float], kernel: str, name: str = "rich"
-) -> None:
-    """A kernel at two times, of theory and networks."""
-    theory, samples = (
-        data[f"{name}_{kernel}_trace{part}"].sel(where).dropna("layer", how="all") for part in ("", "_sampled")
-    )
+def _at_two_times(ax: kit.Axes, data: xr.Dataset, p: Any, where: dict[str, float], kernel: str, name: str) -> None:
+    field, case = f"{name}_{kernel}_trace", data.sel(where)
+    theory, samples = (case[f"{field}{part}"].dropna("layer", how="all") for part in ("", "_sampled"))
     kit.two_times(ax, theory, samples, rf"$\mathrm{{tr}}\,{KERNELS[kernel]}^\ell(t,s)/P$")
-
-
-def kernel_panels(where: Mapping[str, float], title: str) -> list[partial]:
-    """Final kernels Φ and G, then both at two times."""
-    final = [partial(final_panel, where=where, kernel=kernel, title=title) for kernel in KERNELS]
-    return [*final, *(partial(times_panel, where=where, kernel=kernel) for kernel in KERNELS)]

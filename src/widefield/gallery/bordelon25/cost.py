@@ -11,8 +11,9 @@ from functools import partial
 import widefield as wf
 from widefield.answer.boundary import x64
 from widefield.gallery import kit
-from widefield.gallery.kit.cores import compiled_march
 from widefield.gallery.kit.costs import seconds, table_of_costs
+from widefield.theories.proportional.march.causal import march
+from widefield.theories.proportional.problem import pose
 
 # what, against: expected powers of time and memory, and those of Table 1 as printed
 POWERS = {
@@ -75,12 +76,14 @@ def series(p: Parameters, what: str, against: str) -> tuple[Sequence[int], Seque
 
 @x64
 def marched(p: Parameters, steps: int, depth: int, residual: bool) -> tuple[float, int]:
-    """One march, compiled before it is timed, with data that are used again."""
+    """One march of `widefield.proportional`, compiled before it is timed, with data that are used again."""
     import jax
 
     network: wf.Network = wf.ResNet(depth, "linear", depth**-0.5) if residual else wf.DNN(depth, "linear")
-    march = compiled_march(network, wf.Teacher(data_ratio=2.0), wf.Training(p.rate, steps), width_ratio=1.0)
-    return seconds(march), sum(leaf.nbytes for leaf in jax.tree.leaves(march()))
+    asked = pose(network, wf.Teacher(data_ratio=2.0), wf.Training(p.rate, steps), width_ratio=1.0)
+    compiled = jax.jit(march, static_argnames="shape").lower(asked.parameters, asked.shape).compile()
+    call = lambda: jax.block_until_ready(compiled(asked.parameters))  # noqa: E731
+    return seconds(call), sum(leaf.nbytes for leaf in jax.tree.leaves(call()))
 
 
 def trained(p: Parameters, width: int, n_data: int) -> tuple[float, int]:

@@ -1,23 +1,12 @@
 """Fig. 1 of Bordelon & Pehlevan: test loss across widths, in NTK parameterization and in μP, and across depths."""
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
-import xarray as xr
 
 import widefield as wf
 from widefield.gallery import kit
-from widefield.gallery.bordelon25.losses import (
-    POPULATION,
-    Ensemble,
-    Losses,
-    Question,
-    log_range,
-    loss_panel,
-    richness_at,
-)
-from widefield.plot.style import COLORS
+from widefield.gallery.bordelon25.losses import POPULATION, Ensemble, Losses, Question, loss_panels, richness_at
 
 LARGE = 1e4  # a kernel method in NTK parameterization, which has no ν = ∞ at γ0 > 0
 
@@ -58,17 +47,10 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     data["ntk_limit"] = experiment.theory(p.question(LARGE, "ntk")).test_loss
     data["mup_limit"] = experiment.theory(p.question(np.inf)).test_loss
     gamma, depth = rf"$\gamma_0={p.richness:g}", f"$L={p.depth}$"
-    panels = [
-        partial(_losses, name="ntk", symbol=r"\nu", title=rf"NTK, {gamma}/\sqrt{{\nu}}$, {depth}", limit=r"$\nu=10^4$"),
-        partial(_losses, name="mup", symbol=r"\nu", title=rf"$\mu$P, {gamma}$, {depth}", limit=r"$\nu=\infty$"),
-        partial(_losses, name="deep", symbol="L", title=rf"$\mu$P, {gamma}$, $\nu={p.deep_ratio:g}$"),
-    ]
+    panels = loss_panels(
+        families,
+        (r"\nu", rf"NTK, {gamma}/\sqrt{{\nu}}$, {depth}", ("ntk_limit", ("--", r"$\nu=10^4$"))),
+        (r"\nu", rf"$\mu$P, {gamma}$, {depth}", ("mup_limit", ("--", r"$\nu=\infty$"))),
+        ("L", rf"$\mu$P, {gamma}$, $\nu={p.deep_ratio:g}$"),
+    )
     return kit.tested([panels], data, p, experiment, families, size=(3.3, 2.9))
-
-
-def _losses(ax: kit.Axes, data: xr.Dataset, p: Parameters, name: str, symbol: str, title: str, limit: str = "") -> None:
-    loss_panel(ax, data, p, f"{name}_test_loss", "depth" if name == "deep" else "width_ratio", symbol, title)
-    if limit:
-        ax.plot(data.step, data[f"{name}_limit"], color=COLORS["theory"], linestyle="--", label=limit)
-    log_range(ax, data, [f"{name}_test_loss" for name in ("ntk", "mup", "deep")])
-    ax.legend()

@@ -1,19 +1,14 @@
 """Fig. 2 of Bordelon & Pehlevan: the best learning rate moves with width in NTK parameterization and stays put in μP."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair
 from widefield.gallery import kit
-from widefield.gallery.bordelon25.losses import Ensemble, Losses, Question, richness_at
-from widefield.plot.style import SERIES
-
-NAMES = {"ntk": "NTK", "mup": "μP"}
+from widefield.gallery.bordelon25.losses import PARAMETERIZATIONS, Ensemble, Losses, Question, richness_at
 
 
 @dataclass(frozen=True)
@@ -46,63 +41,50 @@ QUICK = Parameters(dimension=96, replicates=120, trained=(1.0, 2.0))
 
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Sweeps, optima and networks in both parameterizations."""
-    job, blocks, drifts = work.jobs(len(NAMES) * (1 + len(p.trained))), [], []
-    for i, name in enumerate(NAMES):
-        job(f"{NAMES[name]}: sweeps and optima")
+    job, blocks, drifts = work.jobs(len(PARAMETERIZATIONS) * (1 + len(p.trained))), [], []
+    for i, (name, words) in enumerate(PARAMETERIZATIONS.items()):
+        job(f"{words}: sweeps and optima")
         sweep, drift = sweeps(p, name)
-        drifts.append(drift)
-        fractions = []
-        for j, width_ratio in enumerate(p.trained):
-            job(f"{NAMES[name]}: networks at ν = {width_ratio:g}")
-            best = float(sweep[f"{name}_optimal"].sel(width_ratio=width_ratio))
-            fractions.append(at_fractions(p, name, width_ratio, best, seed=p.seed + 100 * i + 10 * j))
-        blocks += [sweep, xr.concat(fractions, "trained")]
-    data = xr.merge(blocks)
-    panels = [partial(_sweeps, name=name) for name in NAMES]
-    return kit.tested([panels], data, p, Losses(p), pairs, size=(3.6, 3.0), notes=drifts)
+        trained = kit.over({"trained": p.trained}, partial(at_fractions, p, name, i, sweep[f"{name}_optimal"]), job)
+        drifts.append(f"{words}: the best rate moves as ν^{drift}")
+        blocks += [sweep, trained]
+    panels = [partial(_sweeps, name=name) for name in PARAMETERIZATIONS]
+    return kit.tested([panels], xr.merge(blocks), p, Losses(p), pairs, size=(3.6, 3.0), notes=drifts)
 
 
 def sweeps(p: Parameters, name: str) -> tuple[xr.Dataset, str]:
-    """Test loss after the last step over (width_ratio, rate), the best and the largest stable rate; the drift in words."""
+    """Test loss after the last step over (width_ratio, rate), the best and the largest stable rate; the power of the best."""
     nouns = p.question[:3]
     sweep = wf.rate_sweep(*nouns, rates=p.rates, width_ratios=p.width_ratios, parameterization=name)
     moved = wf.rate_transfer(*nouns, over="width", values=p.width_ratios, parameterization=name).data.isel(step=-1)
-    drift = f"{NAMES[name]}: the best rate moves as ν^{float(moved.drift):.2f} ± {float(moved.drift_error):.2f}"
-    fields = {
-        f"{name}_sweep": sweep.test_loss.isel(step=-1),
-        f"{name}_optimal": moved.optimal_rate,
-        f"{name}_best_loss": moved.test_loss,
-        f"{name}_maximal": moved.maximal_rate,
-    }
-    data = xr.Dataset({key: field.drop_vars("step", errors="ignore") for key, field in fields.items()})
+    fields = {"sweep": sweep.test_loss.isel(step=-1), "optimal": moved.optimal_rate, "best_loss": moved.test_loss}
+    fields["maximal"] = moved.maximal_rate
+    data = xr.Dataset({f"{name}_{key}": field.drop_vars("step", errors="ignore") for key, field in fields.items()})
     data[f"{name}_sweep"].attrs["nan"] = "infinite where training diverges"
-    return data, drift
+    return data, f"{float(moved.drift):.2f} ± {float(moved.drift_error):.2f}"
 
 
-def at_fractions(p: Parameters, name: str, width_ratio: float, best: float, seed: int) -> xr.Dataset:
+def at_fractions(p: Parameters, name: str, i: int, optimal: xr.DataArray, j: int, width_ratio: float) -> xr.Dataset:
     """Loss after the last step of theory and networks at fractions of the best rate."""
-    gamma, blocks = richness_at(p.richness, width_ratio, name), []
-    for i, fraction in enumerate(p.fractions):
-        training = replace(p.question.training, rate=fraction * best, richness=gamma)
-        question = p.question._replace(training=training, width_ratio=width_ratio)
-        parts = Losses(p).parts(question, seed + 2 * i)
+    gamma, best, blocks = richness_at(p.richness, width_ratio, name), float(optimal.sel(width_ratio=width_ratio)), []
+    for k, fraction in enumerate(p.fractions):
+        question = p.question.at(rate=fraction * best, richness=gamma)._replace(width_ratio=width_ratio)
+        parts = Losses(p).parts(question, p.seed + 100 * i + 10 * j + 2 * k)
         fields = {f"{name}{suffix}": part.test_loss.isel(step=-1, drop=True) for suffix, part in parts.items()}
         blocks.append(xr.Dataset(fields | {f"{name}_rate": fraction * best}).expand_dims(fraction=[fraction]))
-    return xr.concat(blocks, "fraction").expand_dims(trained=[width_ratio])
+    return xr.concat(blocks, "fraction")
 
 
-def pairs(data: xr.Dataset) -> Iterator[Pair]:
+def pairs(data: xr.Dataset) -> kit.Pairs:
     """One pair per parameterization and width, over the fractions of the best rate."""
-    for name, words in NAMES.items():
-        for width_ratio in data.trained.values:
-            case = data.sel(trained=width_ratio)
-            yield Pair(f"test loss {words}, ν = {width_ratio:g}", case[name], case[f"{name}_sampled"])
+    for name, words in PARAMETERIZATIONS.items():
+        for width_ratio, case in kit.cases(data, "trained"):
+            yield kit.Pair(f"test loss {words}, ν = {width_ratio:g}", case[name], case[f"{name}_sampled"])
 
 
 def _sweeps(ax: kit.Axes, data: xr.Dataset, p: Parameters, name: str) -> None:
     """Loss against the rate with the optimum marked, and networks."""
-    for color, nu in zip(SERIES, data.width_ratio.values):
-        case = data.sel(width_ratio=nu)
+    for color, (nu, case) in zip(kit.SERIES, kit.cases(data, "width_ratio")):
         loss, best = case[f"{name}_sweep"], (float(case[f"{name}_optimal"]), float(case[f"{name}_best_loss"]))
         ax.plot(data.rate, loss.where(np.isfinite(loss)), color=color, linewidth=0.9, label=rf"$\nu={nu:g}$")
         ax.plot(*best, marker="*", markersize=9, color=color, markeredgecolor="black", markeredgewidth=0.5, zorder=4)

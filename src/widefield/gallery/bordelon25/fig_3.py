@@ -1,6 +1,7 @@
 """Fig. 3 of Bordelon & Pehlevan: repeated data against fresh batches, dataset size, batch size and width."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import xarray as xr
@@ -9,7 +10,6 @@ from matplotlib.ticker import NullFormatter
 import widefield as wf
 from widefield.gallery import kit
 from widefield.gallery.bordelon25.losses import LOSSES, POPULATION, Ensemble, Losses, Question, loss_panel, marks
-from widefield.plot.style import COLORS, SERIES
 
 TICKS = (0.5, 1, 2, 4)
 LOWEST = 3e-3  # training losses below are compared and not drawn
@@ -55,29 +55,36 @@ QUICK = Parameters(dimension=96, replicates=100)
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Theory and networks of the four panels."""
     experiment, batch = Losses(p), lambda ratio: wf.Teacher(batch_ratio=ratio)
-    repeated = {alpha: p.repeated(alpha) for alpha in p.data_ratios}
     online = {alpha: p.online(batch(alpha), p.online_ratio) for alpha in p.batch_ratios}
     wide = {nu: p.online(batch(p.batch_ratio), nu) for nu in p.width_ratios}
     families = (
-        kit.Family("repeated", "data_ratio", "GD, α = {}", LOSSES, repeated),
+        kit.Family(
+            "repeated", "data_ratio", "GD, α = {}", LOSSES, {alpha: p.repeated(alpha) for alpha in p.data_ratios}
+        ),
         kit.Family("online", "batch_ratio", "SGD, α_B = {}", ("test_loss",), online, seed=100),
         kit.Family("wide", "width_ratio", "SGD, ν = {}", ("test_loss",), wide, seed=200),
     )
-    job = work.jobs(len(repeated) + len(online) + len(wide) + 1)
+    job = work.jobs(sum(len(family.members) for family in families) + 1)
     data = kit.measure(families, experiment, job)
     job("theory over a grid of dataset sizes")
     grid = [experiment.theory(p.repeated(alpha)).test_loss.sel(step=list(p.shown)) for alpha in p.grid]
     data["over_data"] = xr.concat(grid, "grid").assign_coords(grid=list(p.grid)).rename(step="shown")
     data["online_limit"] = experiment.theory(p.online(POPULATION, p.online_ratio)).test_loss
-    panels = [_repeated, _over_data, _online, _wide]
+    limit = {"online_limit": ("--", r"$\alpha_B=\infty$")}
+    batches = rf"online SGD, $\nu={p.online_ratio:g}$", rf"online SGD, $\alpha_B={p.batch_ratio:g}$"
+    panels = (
+        _repeated,
+        _over_data,
+        partial(_online, family=families[1], symbol=r"\alpha_B", title=batches[0], limits=limit),
+        partial(_online, family=families[2], symbol=r"\nu", title=batches[1], limits={}),
+    )
     return kit.tested([panels], data, p, experiment, families, size=(3.0, 2.9))
 
 
 def _repeated(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     """Test and train loss, which part company the earlier the fewer the data."""
     for loss, style in zip(LOSSES, ("-", "--")):
-        at = marks(data.sizes["step"] - 1)
-        kit.curves(ax, data, f"repeated_{loss}", "data_ratio", r"\alpha", at=at, style=style)
+        kit.curves(ax, data, f"repeated_{loss}", "data_ratio", r"\alpha", at=marks(data), style=style)
     kit.key(ax, "train")
     ax.set(xlabel="step $t$", ylabel="loss", title=rf"GD, $\nu={p.width_ratio:g}$, $\sigma^2={p.label_noise:g}$")
     _logarithmic(ax, n_columns=2)
@@ -86,24 +93,17 @@ def _repeated(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 
 def _over_data(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     """Test loss against the number of data at some times: long training makes it non-monotonic."""
-    for color, step in zip(SERIES, data.shown.values):
-        samples = data.repeated_test_loss_sampled.sel(step=step)
-        kit.curve(ax, data.over_data.sel(shown=step), samples, color=color, label=rf"$t={step}$")
+    for color, (step, case) in zip(kit.SERIES, kit.cases(data, "shown")):
+        kit.curve(ax, case.over_data, case.repeated_test_loss_sampled.sel(step=step), color=color, label=rf"$t={step}$")
     kit.ticks_at(ax, TICKS)
     ax.set(xlabel=r"data per dimension $\alpha$", ylabel="test loss", title="GD, test loss at some times")
     ax.legend(loc="upper right")
 
 
-def _online(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
-    title = rf"online SGD, $\nu={p.online_ratio:g}$"
-    loss_panel(ax, data, p, "online_test_loss", "batch_ratio", r"\alpha_B", title)
-    ax.plot(data.step, data.online_limit, color=COLORS["theory"], linestyle="--", label=r"$\alpha_B=\infty$")
-    _logarithmic(ax)
-
-
-def _wide(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
-    title = rf"online SGD, $\alpha_B={p.batch_ratio:g}$"
-    loss_panel(ax, data, p, "wide_test_loss", "width_ratio", r"\nu", title)
+def _online(
+    ax: kit.Axes, data: xr.Dataset, p: Parameters, family: kit.Family, symbol: str, title: str, limits: dict
+) -> None:
+    loss_panel(ax, data, p, family, symbol, title, limits)
     _logarithmic(ax)
 
 

@@ -1,15 +1,12 @@
 """Fig. 4 of Bordelon & Pehlevan: residual networks, how richness, branch and depth change the training curve."""
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
-import xarray as xr
 
 import widefield as wf
 from widefield.gallery import kit
-from widefield.gallery.bordelon25.losses import POPULATION, Ensemble, Losses, Question, log_range, loss_panel
-from widefield.plot.style import COLORS
+from widefield.gallery.bordelon25.losses import POPULATION, Ensemble, Losses, Question, loss_panels
 
 
 @dataclass(frozen=True)
@@ -30,14 +27,6 @@ class Parameters(Ensemble):
     depths: tuple[int, ...] = (1, 2, 4, 8, 16)
     deepest: int = 32
 
-    def question(
-        self, *, richness: float | None = None, branch: float | None = None, depth: int | None = None
-    ) -> Question:
-        n_layers = depth or self.depth
-        network = wf.ResNet(n_layers, "linear", branch=(branch or self.branch) / np.sqrt(n_layers))
-        training = wf.Training(self.rate, self.steps, richness=richness or self.richness, centered=True)
-        return Question(network, POPULATION, training, self.width_ratio)
-
 
 FULL = Parameters()
 QUICK = Parameters(dimension=96, replicates=200, depth=4, richnesses=(0.5, 1.0, 2.0), depths=(1, 2, 8))
@@ -46,32 +35,27 @@ QUICK = Parameters(dimension=96, replicates=200, depth=4, richnesses=(0.5, 1.0, 
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Theory and networks of the three panels, on the population, and the theory at infinite depth."""
     loss, experiment = ("test_loss",), Losses(p)
-    rich = {gamma: p.question(richness=gamma) for gamma in p.richnesses}
-    branched = {beta: p.question(branch=beta) for beta in p.branches}
-    deep = {depth: p.question(depth=depth) for depth in p.depths}
+
+    def question(richness: float = p.richness, branch: float = p.branch, depth: int = p.depth) -> Question:
+        training = wf.Training(p.rate, p.steps, richness=richness, centered=True)
+        return Question(wf.ResNet(depth, "linear", branch=branch / np.sqrt(depth)), POPULATION, training, p.width_ratio)
+
     families = (
-        kit.Family("rich", "richness", "γ0 = {}", loss, rich),
-        kit.Family("branched", "branch", "β0 = {}", loss, branched, seed=100),
-        kit.Family("deep", "depth", "L = {}", loss, deep, seed=200),
+        kit.Family("rich", "richness", "γ0 = {}", loss, {gamma: question(gamma) for gamma in p.richnesses}),
+        kit.Family("branched", "branch", "β0 = {}", loss, {b: question(branch=b) for b in p.branches}, seed=100),
+        kit.Family("deep", "depth", "L = {}", loss, {depth: question(depth=depth) for depth in p.depths}, seed=200),
     )
-    job = work.jobs(len(rich) + len(branched) + len(deep) + 1)
+    job = work.jobs(sum(len(family.members) for family in families) + 1)
     data = kit.measure(families, experiment, job)
     job("infinite depth")
-    data["deep_limit"] = experiment.theory(p.question(), infinite_depth=True).test_loss
-    data["deepest"] = experiment.theory(p.question(depth=p.deepest)).test_loss
+    data["deep_limit"] = experiment.theory(question(), infinite_depth=True).test_loss
+    data["deepest"] = experiment.theory(question(depth=p.deepest)).test_loss
     gamma, beta, depth = rf"$\gamma_0={p.richness:g}$", rf"$\beta_0={p.branch:g}$", f"$L={p.depth}$"
-    panels = [
-        partial(_losses, family=families[0], symbol=r"\gamma_0", title=f"{beta}, {depth}"),
-        partial(_losses, family=families[1], symbol=r"\beta_0", title=f"{gamma}, {depth}"),
-        partial(_losses, family=families[2], symbol="L", title=f"{gamma}, {beta}"),
-    ]
+    deepest, limit = ("deepest", (":", rf"$L={p.deepest}$")), ("deep_limit", ("--", r"$L=\infty$"))
+    panels = loss_panels(
+        families,
+        (r"\gamma_0", f"{beta}, {depth}"),
+        (r"\beta_0", f"{gamma}, {depth}"),
+        ("L", f"{gamma}, {beta}", deepest, limit),
+    )
     return kit.tested([panels], data, p, experiment, families, size=(3.3, 2.9))
-
-
-def _losses(ax: kit.Axes, data: xr.Dataset, p: Parameters, family: kit.Family, symbol: str, title: str) -> None:
-    loss_panel(ax, data, p, f"{family.name}_test_loss", family.dim, symbol, title)
-    if family.name == "deep":
-        for field, style, label in (("deepest", ":", rf"$L={p.deepest}$"), ("deep_limit", "--", r"$L=\infty$")):
-            ax.plot(data.step, data[field], color=COLORS["theory"], linestyle=style, label=label)
-    log_range(ax, data, [f"{name}_test_loss" for name in ("rich", "branched", "deep")])
-    ax.legend()

@@ -1,18 +1,14 @@
 """Fig. 5 of Bordelon & Pehlevan: the best learning rate of residual networks against depth, for two branch scales."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import product
 
 import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair
 from widefield.gallery import kit
 from widefield.gallery.bordelon25.losses import FASTER, POPULATION, Ensemble, Losses, Question
-from widefield.plot.style import COLORS, SERIES
 
 TITLES = {"constant": r"constant branch $\beta={:g}$", "scaled": r"scaled branch $\beta={:g}/\sqrt{{L}}$"}
 REACH = 20.0  # curves start this factor below the optimum
@@ -49,12 +45,16 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     job = work.jobs(1 + 2 * len(p.depths))
     job("the best rates")
     best = xr.concat([best_rates(p, kind) for kind in TITLES], "branch")
-    cases = kit.over({"branch": TITLES, "depth": p.depths}, partial(one_depth, p, best), job)
-    data = xr.merge([best, cases])
+    data = kit.over({"branch": TITLES, "depth": p.depths}, partial(one_depth, p, best), job)
+    data = xr.merge([best, data])
     data.loss_curve.attrs["nan"] = "infinite where training diverges"
-    panels = [partial(_curves, kind=kind) for kind in TITLES]
-    notes = [moved(data, kind) for kind in TITLES]
-    return kit.tested([[*panels, _optima]], data, p, Losses(p), pairs, size=(3.5, 2.9), notes=notes)
+    notes = []
+    for kind, case in kit.cases(data, "branch"):
+        rates = case.optimal_rate.values
+        path, power = ", ".join(f"{rate:.2g}" for rate in rates), kit.fitted_power(p.depths[-2:], rates[-2:])
+        notes.append(f"{kind} branch: best rates {path}; between the last two depths it moves as L^{power:.2f}")
+    panels: list[kit.Panel] = [*(partial(_curves, kind=kind) for kind in TITLES), _optima]
+    return kit.tested([panels], data, p, Losses(p), pairs, size=(3.5, 2.9), notes=notes)
 
 
 def best_rates(p: Parameters, kind: str) -> xr.Dataset:
@@ -74,8 +74,7 @@ def one_depth(p: Parameters, best: xr.Dataset, i: int, kind: str, depth: int) ->
     loss = wf.rate_sweep(*question[:3], rates=at, width_ratios=(p.width_ratio,)).test_loss.values[0, :, -1]
     theory, faster, curve = (loss[np.searchsorted(at, these)] for these in (rates, FASTER * rates, swept))
     seed = p.seed + 100 * (1 + i // len(p.depths)) + 10 * (i % len(p.depths))
-    at_rate = lambda rate: question._replace(training=replace(question.training, rate=rate))  # noqa: E731
-    trials = [Losses(p).sampled(at_rate(rate), seed + 2 * k) for k, rate in enumerate(rates)]
+    trials = [Losses(p).sampled(question.at(rate=rate), seed + 2 * k) for k, rate in enumerate(rates)]
     fields = {
         "curve_rate": ("point", swept), "loss_curve": ("point", curve), "rate": ("fraction", rates),
         "loss": ("fraction", theory), "loss_faster": ("fraction", faster),
@@ -84,24 +83,14 @@ def one_depth(p: Parameters, best: xr.Dataset, i: int, kind: str, depth: int) ->
     return xr.Dataset(fields, coords={"fraction": list(p.fractions)})
 
 
-def pairs(data: xr.Dataset) -> Iterator[Pair]:
+def pairs(data: xr.Dataset) -> kit.Pairs:
     """One row per depth and branch."""
-    for kind, depth in product(TITLES, data.depth.values):
-        case = data.sel(branch=kind, depth=depth)
-        yield Pair(f"test loss {kind} branch, L = {depth}", case.loss, case.loss_sampled)
-
-
-def moved(data: xr.Dataset, kind: str) -> str:
-    """The path of the optimum in words."""
-    rates = data.optimal_rate.sel(branch=kind).values
-    power = kit.fitted_power(data.depth.values[-2:], rates[-2:])
-    path = ", ".join(f"{rate:.2g}" for rate in rates)
-    return f"{kind} branch: best rates {path}; between the last two depths it moves as L^{power:.2f}"
+    for kind, depth, case in kit.cases(data, "branch", "depth"):
+        yield kit.Pair(f"test loss {kind} branch, L = {depth}", case.loss, case.loss_sampled)
 
 
 def _curves(ax: kit.Axes, data: xr.Dataset, p: Parameters, kind: str) -> None:
-    for color, depth in zip(SERIES, data.depth.values):
-        case = data.sel(branch=kind, depth=depth)
+    for color, (depth, case) in zip(kit.SERIES, kit.cases(data.sel(branch=kind), "depth")):
         shown = case.isel(point=case.loss_curve.values < 3 * case.loss_curve.values[0])
         ax.plot(shown.curve_rate, shown.loss_curve, color=color, label=f"$L={depth}$")
         kit.points(ax, case.rate, case.loss_sampled, color=color)
@@ -113,8 +102,7 @@ def _curves(ax: kit.Axes, data: xr.Dataset, p: Parameters, kind: str) -> None:
 
 
 def _optima(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
-    for color, kind in zip((COLORS["DNN"], COLORS["RNN"]), TITLES):
-        case = data.sel(branch=kind)
+    for color, (kind, case) in zip((kit.COLORS["DNN"], kit.COLORS["RNN"]), kit.cases(data, "branch")):
         ax.plot(case.depth, case.optimal_rate, "o-", color=color, label=f"{kind} branch, best")
         ax.plot(case.depth, case.maximal_rate, "--", color=color, label="largest stable", linewidth=1.0)
     kit.ticks_at(ax, data.depth.values)

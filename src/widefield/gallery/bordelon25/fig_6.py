@@ -1,17 +1,15 @@
 """Fig. 6 of Bordelon & Pehlevan: power-law data, small batches and narrow networks, on an easy and on a hard task."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair
 from widefield.gallery import kit
 from widefield.gallery.bordelon25.losses import FASTER, Losses
-from widefield.plot.style import COLORS, SERIES
 
 TASKS = {"sgd": "small batches", "easy": "easy task", "hard": "hard task"}
 RATIO = 2  # panel a: a batch of B samples trains a network of width 2 B, so that both corrections are of order 1/B
@@ -38,8 +36,8 @@ class Parameters:
     seed: int = 2560
 
     @property
-    def training(self) -> wf.Training:
-        return wf.Training(self.rate, self.steps, richness=self.richness)
+    def question(self) -> tuple[wf.Network, wf.Training]:
+        return wf.DNN(self.depth, "linear"), wf.Training(self.rate, self.steps, richness=self.richness)
 
     def teacher(self, task: str, batch: int | None = None) -> wf.Teacher:
         """Eigenvalues and target powers, which sum to one."""
@@ -53,52 +51,47 @@ QUICK = Parameters(steps=100, n_modes=400, sizes=(16, 64), replicates=160)
 
 
 def make(p: Parameters, work: kit.Work) -> kit.Made:
-    """Theory and networks of the three panels."""
+    """Theory and networks of the three panels, and both limits of infinite size."""
     job = work.jobs(len(TASKS) * len(p.sizes))
-    cases = kit.over({"panel": TASKS, "size": p.sizes}, partial(one_size, p), job)
-    data = xr.merge([cases, limits(p)], join="outer")
+    data = kit.over({"panel": TASKS, "size": p.sizes}, partial(one_size, p), job)
+    data = xr.merge([data, kit.over({"panel": TASKS}, partial(limits, p), lambda words: None)], join="outer")
     notes = (
         EXTRAPOLATED,
         *(f"{TASKS[task]}: networks − theory {offsets(data, task)}" for task in TASKS),
         *(f"{TASKS[task]}: local exponent at the end {slopes(data, task)}" for task in ("easy", "hard")),
         f"{p.n_modes} modes: their end steepens the hard task late",
+        f"{Losses.wrong_theory} is {kit.rejections(pairs(data, '_faster'))}",
     )
-    rejected = kit.rejections(pairs(data, "_faster"))
-    wrong = f"{Losses.wrong_theory} is {rejected}"
     panels = [partial(_losses, task=task) for task in TASKS]
-    return kit.made([panels], data, p, pairs(data), size=(3.4, 2.9), notes=(*notes, wrong))
+    return kit.made([panels], data, p, pairs(data), size=(3.4, 2.9), notes=notes)
 
 
-def theory(p: Parameters, teacher: wf.Teacher, training: wf.Training, width: float | None = None) -> np.ndarray:
-    """Test loss over the step."""
-    network = wf.DNN(p.depth, "linear")
-    solution = wf.proportional(network, teacher, training, width=width, quantities=("test_loss",), progress=False)
-    return solution.test_loss.values
+def theory(p: Parameters, teacher: wf.Teacher, width: float | None = None, **changed: Any) -> tuple[str, np.ndarray]:
+    """Test loss over the step, by a training that may differ."""
+    network, training = p.question
+    wanted: dict[str, Any] = {"width": width, "quantities": ("test_loss",), "progress": False}
+    return "step", wf.proportional(network, teacher, replace(training, **changed), **wanted).test_loss.values
 
 
 def one_size(p: Parameters, i: int, task: str, size: int) -> xr.Dataset:
     """``loss``, the same at a higher rate, and ``loss_sampled`` (replicate, step)."""
     teacher, width = (p.teacher(task, size), RATIO * size) if task == "sgd" else (p.teacher(task), size)
-    seed = p.seed + 100 * (i // len(p.sizes)) + i % len(p.sizes)
+    network, training = p.question
     trial = wf.simulate.proportional(
-        wf.DNN(p.depth, "linear"), teacher, p.training, width=width, replicates=p.replicates, seed=seed,
-        quantities=("test_loss",), progress=False,
+        network, teacher, training, width=width, replicates=p.replicates,
+        seed=p.seed + 100 * (i // len(p.sizes)) + i % len(p.sizes), quantities=("test_loss",), progress=False,
     )  # fmt: skip
-    faster = replace(p.training, rate=FASTER * p.rate)
-    fields: dict[str, tuple] = {
-        "loss": ("step", theory(p, teacher, p.training, width)),
-        "loss_faster": ("step", theory(p, teacher, faster, width)),
-        "loss_sampled": (("replicate", "step"), trial.test_loss.values),
-    }
+    fields: dict[str, Any] = {"loss": theory(p, teacher, width)}
+    fields["loss_faster"] = theory(p, teacher, width, rate=FASTER * p.rate)
+    fields["loss_sampled"] = (("replicate", "step"), trial.test_loss.values)
     return xr.Dataset(fields, coords={"step": np.arange(p.steps + 1)})
 
 
-def limits(p: Parameters) -> xr.Dataset:
+def limits(p: Parameters, i: int, task: str) -> xr.Dataset:
     """Infinite width (and batch), rich and lazy at the same rate."""
-    trainings = {"limit": p.training, "lazy_limit": replace(p.training, richness=0.0, centered=True)}
-    lines = {name: [theory(p, p.teacher(task), training) for task in TASKS] for name, training in trainings.items()}
-    fields = {name: (("panel", "step"), np.stack(line)) for name, line in lines.items()}
-    return xr.Dataset(fields, coords={"panel": list(TASKS), "step": np.arange(p.steps + 1)})
+    fields = {"limit": theory(p, p.teacher(task))}
+    fields["lazy_limit"] = theory(p, p.teacher(task), richness=0.0, centered=True)
+    return xr.Dataset(fields, coords={"step": np.arange(p.steps + 1)})
 
 
 def marks(data: xr.Dataset) -> np.ndarray:
@@ -106,14 +99,13 @@ def marks(data: xr.Dataset) -> np.ndarray:
     return np.unique(np.round(np.geomspace(1, data.sizes["step"] - 1, 8)).astype(int))
 
 
-def pairs(data: xr.Dataset, suffix: str = "") -> Iterator[Pair]:
+def pairs(data: xr.Dataset, suffix: str = "") -> kit.Pairs:
     """Networks over theory, extrapolated from the two largest sizes, beside one; ``suffix`` names another theory."""
     factor = float(data["size"][-1] / data["size"][-2])
-    for task in TASKS:
-        case = data.sel(panel=task, step=marks(data))
+    for task, case in kit.cases(data.sel(step=marks(data)), "panel"):
         small, large = ((case.loss_sampled / case[f"loss{suffix}"]).isel(size=i, drop=True) for i in (-2, -1))
         ratio = (factor * large - small) / (factor - 1)
-        yield Pair(f"networks / theory, {TASKS[task]}", ratio.isel(replicate=0, drop=True) * 0 + 1, ratio)
+        yield kit.Pair(f"networks / theory, {TASKS[task]}", xr.ones_like(ratio.isel(replicate=0, drop=True)), ratio)
 
 
 def offsets(data: xr.Dataset, task: str) -> str:
@@ -133,13 +125,12 @@ def slopes(data: xr.Dataset, task: str) -> str:
 
 
 def _losses(ax: kit.Axes, data: xr.Dataset, p: Parameters, task: str) -> None:
-    case, symbol, small = data.sel(panel=task), "B" if task == "sgd" else "N", task == "sgd"
-    later = case.isel(step=slice(1, None))
-    for color, n in zip(SERIES, case["size"].values):
-        line, samples = later.loss.sel(size=n), later.loss_sampled.sel(size=n)
-        kit.curve(ax, line, samples, color=color, label=f"${symbol}={n}$", at=marks(data))
-    kit.curve(ax, later.limit, color="black", label=r"$N,B\to\infty$" if small else r"$N\to\infty$")
-    kit.curve(ax, later.lazy_limit, color=COLORS["theory"], style="--", label="lazy limit")
+    later = data.sel(panel=task).isel(step=slice(1, None))
+    symbol, limit = ("B", r"$N,B\to\infty$") if task == "sgd" else ("N", r"$N\to\infty$")
+    for color, (n, case) in zip(kit.SERIES, kit.cases(later, "size")):
+        kit.curve(ax, case.loss, case.loss_sampled, color=color, label=f"${symbol}={n}$", at=marks(data))
+    kit.curve(ax, later.limit, color="black", label=limit)
+    kit.curve(ax, later.lazy_limit, color=kit.COLORS["theory"], style="--", label="lazy limit")
     title = rf"{TASKS[task]}, $\beta={p.source[list(TASKS).index(task)]:g}$"
     ax.set(xscale="log", yscale="log", xlabel="step $t$", ylabel="test loss", title=title)
     ax.legend(loc="lower left")

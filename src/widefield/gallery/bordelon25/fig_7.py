@@ -3,18 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 
 import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Row, judge
 from widefield.gallery import kit
-from widefield.gallery.bordelon25.losses import POPULATION, richness_at
-from widefield.plot.style import COLORS, SERIES
+from widefield.gallery.bordelon25.losses import PARAMETERIZATIONS, POPULATION, richness_at
 
-NAMES = {"ntk": "NTK", "mup": "μP"}
 WIDE = 1.0  # the power of μP is fitted from here on: below, the kernel of the narrow network has not settled
 NEAR_THE_EDGE = (
     "narrow networks near the edge follow the theory from larger D on (ν = 0.25, 1.2 η_max: 100, 67 and 42 % stable at "
@@ -48,14 +44,17 @@ QUICK = Parameters(width_ratios=tuple(2.0**k for k in range(-2, 5)), dimension=4
 
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Edges of stability, their powers of the width, and networks on both sides."""
-    job = work.jobs(len(NAMES) * len(p.sampled) + 1)
+    job = work.jobs(len(PARAMETERIZATIONS) * len(p.sampled) + 1)
     job(f"the edge of stability at {len(p.width_ratios)} widths")
-    edges = xr.concat([edge(p, name) for name in NAMES], "parameterization")
-    shares = kit.over({"parameterization": NAMES, "sampled_ratio": p.sampled}, partial(stable, p, edges), job)
-    data = xr.merge([edges, shares])
+    edges = xr.concat([edge(p, name) for name in PARAMETERIZATIONS], "parameterization")
+    dims = {"parameterization": PARAMETERIZATIONS, "sampled_ratio": p.sampled}
+    data = xr.merge([edges, kit.over(dims, partial(stable, p, edges), job)])
+    ntk, mup = (data.maximal_rate.sel(parameterization=name) for name in PARAMETERIZATIONS)
+    mup = mup.where(mup.width_ratio >= WIDE, drop=True)
+    ntk_power, mup_power = (kit.fitted_power(rates.width_ratio, rates) for rates in (ntk, mup))
     notes = (
-        f"NTK: fitted power of ν {power(data, 'ntk'):.3f}, Eq. 70 has 1 − 1/L = {1 - 1 / p.depth:.3f}; "
-        f"μP: {power(data, 'mup', WIDE):.3f} from ν = {WIDE:g} on, Eq. 70 has 0",
+        f"NTK: fitted power of ν {ntk_power:.3f}, Eq. 70 has 1 − 1/L = {1 - 1 / p.depth:.3f}; "
+        f"μP: {mup_power:.3f} from ν = {WIDE:g} on, Eq. 70 has 0",
         "stable: a network whose loss at the end is below that at the start",
         NEAR_THE_EDGE,
     )
@@ -84,34 +83,25 @@ def stable(p: Parameters, edges: xr.Dataset, i: int, name: str, nu: float) -> xr
     return xr.Dataset({"stable": (("replicate", "factor"), np.stack(ends, axis=1))}, {"factor": list(p.factors)})
 
 
-def power(data: xr.Dataset, name: str, start: float = 0.0) -> float:
-    """The fitted power of ν with which the edge moves."""
-    edge = data.maximal_rate.sel(parameterization=name)
-    edge = edge.where(edge.width_ratio >= start, drop=True)
-    return kit.fitted_power(edge.width_ratio, edge)
-
-
-def verdicts(data: xr.Dataset, p: Parameters) -> Iterator[Row]:
+def verdicts(data: xr.Dataset, p: Parameters) -> Iterator[kit.Row]:
     """The share of networks on the theory's side of the edge. It agrees where that is all of them.
 
     A Student test says little about shares: one network astray is as large as its standard error.
     """
-    for (name, words), factor in product(NAMES.items(), p.judged):
-        share = data.stable.sel(parameterization=name, factor=factor, drop=True).mean("replicate")
-        right = share if factor < 1 else 1 - share
-        row = judge(f"{words}, {'stable' if factor < 1 else 'unstable'} at {factor:g} η_max", right * 0 + 1, right)
+    for name, factor, case in kit.cases(data.sel(factor=list(p.judged)), "parameterization", "factor"):
+        share = case.stable.mean("replicate").drop_vars(("parameterization", "factor"))
+        right, side = (share, "stable") if factor < 1 else (1 - share, "unstable")
+        row = kit.judge(f"{PARAMETERIZATIONS[name]}, {side} at {factor:g} η_max", xr.ones_like(right), right)
         yield replace(row, agrees=bool((right == 1).all()), n_replicates=data.sizes["replicate"])
 
 
 def _edges(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     """The edges, and what most networks around them do."""
-    nu, sampled = data.width_ratio.values, data.sampled_ratio.values
-    for (name, words), color in zip(NAMES.items(), (COLORS["DNN"], COLORS["RNN"])):
-        case = data.sel(parameterization=name)
-        ax.plot(nu, case.maximal_rate, color=color, label=f"{words}, theory")
-        share = case.stable.mean("replicate")
-        for x, factor in product(sampled, case.factor.values):
-            marker = "o" if share.sel(sampled_ratio=x, factor=factor) > 0.5 else "x"
+    nu = data.width_ratio.values
+    for color, (name, case) in zip((kit.COLORS["DNN"], kit.COLORS["RNN"]), kit.cases(data, "parameterization")):
+        ax.plot(nu, case.maximal_rate, color=color, label=f"{PARAMETERIZATIONS[name]}, theory")
+        for x, factor, networks in kit.cases(case, "sampled_ratio", "factor"):
+            marker = "o" if networks.stable.mean() > 0.5 else "x"
             ax.plot(x, factor * case.maximal_rate.sel(width_ratio=x), marker, color=color, markersize=4)
     middle = len(nu) // 2
     value = 0.6 * float(data.maximal_rate.sel(parameterization="ntk")[middle])
@@ -126,10 +116,10 @@ def _edges(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 def _shares(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
     """The share of stable networks against the distance from the edge."""
     for name, line, shift in (("ntk", "-", 0.98), ("mup", "--", 1.02)):
-        for color, nu in zip(SERIES, data.sampled_ratio.values):
-            share = data.stable.sel(parameterization=name, sampled_ratio=nu).mean("replicate")
-            ax.plot(shift * data.factor, share, "o", linestyle=line, color=color, label=rf"{NAMES[name]}, $\nu={nu:g}$")
-    ax.axvline(1, color=COLORS["theory"], linewidth=0.8)
+        for color, (nu, case) in zip(kit.SERIES, kit.cases(data.sel(parameterization=name), "sampled_ratio")):
+            share, label = case.stable.mean("replicate"), rf"{PARAMETERIZATIONS[name]}, $\nu={nu:g}$"
+            ax.plot(shift * data.factor, share, "o", linestyle=line, color=color, label=label)
+    ax.axvline(1, color=kit.COLORS["theory"], linewidth=0.8)
     ax.set(xlabel=r"$\eta/\eta_{\max}$", ylabel="stable networks", title="networks on both sides")
     kit.ticks_at(ax, data.factor.values)
     ax.legend(loc="lower left")

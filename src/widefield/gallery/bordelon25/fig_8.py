@@ -1,6 +1,5 @@
 """Fig. 8 of Bordelon & Pehlevan: how fast the loss of a hard power-law task falls, and that it depends on depth."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -8,9 +7,7 @@ import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair
 from widefield.gallery import kit
-from widefield.plot.style import COLORS, SERIES
 
 
 @dataclass(frozen=True)
@@ -35,20 +32,30 @@ QUICK = Parameters(steps=400, rates=(0.03, 0.01, 0.004))
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Loss and local exponents at every depth, against both formulas."""
     data = kit.over({"depth": p.depths}, partial(one_depth, p), work.jobs(len(p.depths)))
-    notes = (
-        "exponent: minus the slope of ln loss in ln step over the last octave, ± its change from the octave before",
-        *(printed(data, depth) for depth in p.depths if depth > 1),
-        "the slopes still fall: the evidence reaches as far as the steps",
+    notes = [
+        "exponent: minus the slope of ln loss in ln step over the last octave, ± its change from the octave before"
+    ]
+    for depth, case in kit.cases(data.sel(depth=data.depth > 1), "depth"):
+        measured, error = float(case.exponent[-1]), float(case.exponent_error)
+        wanted, formula = float(case.depth_exponent), float(case.printed_exponent)
+        notes.append(
+            f"L = {depth}: {measured:.3f} ± {error:.3f}; (L+1)β/(1+Lβ) = {wanted:.3f} is {abs(measured - wanted) / error:.1f} of "
+            f"these errors away, the printed 2β/(1+β) = {formula:.3f} {abs(measured - formula) / error:.1f}"
+        )
+    notes.append("the slopes still fall: the evidence reaches as far as the steps")
+    last = (data.isel(octave=-1, drop=True).sel(depth=depth, drop=True) for depth in p.depths)
+    pairs = (
+        kit.Pair(f"exponent, L = {depth}", case.depth_exponent, case.exponent, [case.exponent_error])
+        for depth, case in zip(p.depths, last)
     )
-    return kit.made([[_losses, _slopes]], data, p, pairs(data), size=(3.7, 3.0), notes=notes)
+    return kit.made([[_losses, _slopes]], data, p, pairs, size=(3.7, 3.0), notes=notes)
 
 
 def one_depth(p: Parameters, i: int, depth: int) -> xr.Dataset:
     """The exponent by `widefield.loss_exponent`, and the slope at every step from a tenth of an octave to either side."""
     training = wf.Training(p.rates[i], p.steps, richness=p.richness, centered=True)
-    network = wf.DNN(depth, "linear")
     data = wf.loss_exponent(  # its error, however large, is what the figure shows
-        network, training, source=p.source, capacity=p.capacity, progress=False, throw=False
+        wf.DNN(depth, "linear"), training, source=p.source, capacity=p.capacity, progress=False, throw=False
     ).data
     middle, slope = local_slopes(data.test_loss.values)
     data = data.assign_coords(step=np.arange(p.steps + 1), octave=np.arange(data.sizes["octave"]))
@@ -62,27 +69,8 @@ def local_slopes(loss: np.ndarray, width: float = 1.3) -> tuple[np.ndarray, np.n
     return t, -(at(t * width) - at(t / width)) / (2 * np.log(width))
 
 
-def pairs(data: xr.Dataset) -> Iterator[Pair]:
-    """The last octave's exponent beside (L+1)β/(1+Lβ)."""
-    for depth in data.depth.values:
-        case = data.isel(octave=-1, drop=True).sel(depth=depth, drop=True)
-        yield Pair(f"exponent, L = {depth}", case.depth_exponent, case.exponent, [case.exponent_error])
-
-
-def printed(data: xr.Dataset, depth: int) -> str:
-    """How far the printed exponent is, in words."""
-    case = data.sel(depth=depth)
-    measured, error = float(case.exponent[-1]), float(case.exponent_error)
-    wanted, formula = float(case.depth_exponent), float(case.printed_exponent)
-    return (
-        f"L = {depth}: {measured:.3f} ± {error:.3f}; (L+1)β/(1+Lβ) = {wanted:.3f} is {abs(measured - wanted) / error:.1f} of "
-        f"these errors away, the printed 2β/(1+β) = {formula:.3f} {abs(measured - formula) / error:.1f}"
-    )
-
-
 def _losses(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
-    for color, depth in zip(SERIES, data.depth.values):
-        case = data.sel(depth=depth)
+    for color, (depth, case) in zip(kit.SERIES, kit.cases(data, "depth")):
         ax.plot(data.step[1:], case.test_loss[1:], color=color, label=f"$L={depth}$")
         t, value = [p.steps / 8, p.steps], 0.8 * float(case.test_loss[-1])
         kit.power_fit(ax, t, value, -float(case.depth_exponent), through=-1, color=color)
@@ -92,13 +80,12 @@ def _losses(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 
 
 def _slopes(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
-    for color, depth in zip(SERIES, data.depth.values):
-        case = data.sel(depth=depth)
+    for color, (depth, case) in zip(kit.SERIES, kit.cases(data, "depth")):
         kit.curve(ax, case.local_exponent, color=color, label=f"$L={depth}$")
         ax.axhline(float(case.depth_exponent), color=color, linestyle="--", linewidth=1.0)
     first = data.isel(depth=0)
     ax.axhline(float(first.printed_exponent), color="black", linestyle=":", label=r"$2\beta/(1+\beta)$, as printed")
-    ax.axhline(float(first.lazy_exponent), color=COLORS["theory"], linewidth=0.8, label=r"lazy, $\beta$")
+    ax.axhline(float(first.lazy_exponent), color=kit.COLORS["theory"], linewidth=0.8, label=r"lazy, $\beta$")
     kit.key(ax, r"$(L+1)\beta/(1+L\beta)$", color="black")
     ax.set(xscale="log", xlabel="step $t$", ylabel=r"$-d\ln\mathcal{L}/d\ln t$", title="local exponent")
     ax.set_ylim(0.45, 1.3)

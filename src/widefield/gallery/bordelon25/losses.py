@@ -1,7 +1,9 @@
 """The experiment behind the paper's figures: losses of one training, in theory and in networks of two sizes."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -11,11 +13,10 @@ from widefield.gallery import kit
 
 LOSSES = ("test_loss", "train_loss")
 POPULATION = wf.Teacher()
+PARAMETERIZATIONS = {"ntk": "NTK", "mup": "μP"}
 N_MARKS = 9  # training times at which networks are compared and drawn
 FASTER = 1.2  # the nearby wrong theory has this factor on the rate
-SHRINK = (
-    3  # ratio of the two sizes: against 2 it halves the variance of the extrapolation at the same bias of order 1/D²
-)
+SHRINK = 3  # ratio of the two sizes: against 2 it halves the extrapolation's variance at the same bias of order 1/D²
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,10 @@ class Question(NamedTuple):
     teacher: wf.Teacher
     training: wf.Training
     width_ratio: float = np.inf
+
+    def at(self, **changed: Any) -> "Question":
+        """The same with another training."""
+        return self._replace(training=replace(self.training, **changed))
 
 
 @dataclass(frozen=True)
@@ -54,36 +59,34 @@ class Losses(kit.Experiment[Question]):
         return f"{self.ensemble.replicates} replicates of {sizes}, extrapolated to infinite D: 1/D² is left"
 
     def theory(self, question: Question, *, infinite_depth: bool = False) -> xr.Dataset:
-        solution = wf.proportional(
-            *question[:3], width_ratio=question.width_ratio, infinite_depth=infinite_depth, quantities=LOSSES, progress=False
-        )  # fmt: skip
-        return _numbered(solution.data)
+        options: dict[str, Any] = {"infinite_depth": infinite_depth, "quantities": LOSSES, "progress": False}
+        return _numbered(wf.proportional(*question[:3], width_ratio=question.width_ratio, **options))
 
     def sampled(self, question: Question, seed: int) -> xr.Dataset:
-        size = self.ensemble.dimension
-        large, small = (
-            wf.simulate.proportional(
-                *question[:3], width_ratio=question.width_ratio, dimension=dimension, replicates=self.ensemble.replicates, seed=seed + i, progress=False
-            ).data
-            for i, dimension in enumerate((size, size // SHRINK))
-        )  # fmt: skip
-        return _numbered((SHRINK * large - small) / (SHRINK - 1))
+        def networks(dimension: int, seed: int) -> xr.Dataset:
+            trial = wf.simulate.proportional(
+                *question[:3], width_ratio=question.width_ratio, dimension=dimension,
+                replicates=self.ensemble.replicates, seed=seed, progress=False,
+            )  # fmt: skip
+            return _numbered(trial)
+
+        return kit.extrapolated(networks, self.ensemble.dimension, seed, SHRINK)
 
     def wrong(self, question: Question) -> Question:
-        return question._replace(training=replace(question.training, rate=FASTER * question.training.rates))
+        return question.at(rate=FASTER * question.training.rates)
 
     def compared(self, field: str, parts: list[xr.DataArray]) -> tuple[str, list[xr.DataArray]]:
-        at = marks(parts[0].sizes["step"] - 1)
-        return field.replace("_", " "), [part.sel(step=at) for part in parts]
+        return field.replace("_", " "), [part.sel(step=marks(part)) for part in parts]
 
 
-def _numbered(data: xr.Dataset) -> xr.Dataset:
-    return data[list(LOSSES)].drop_vars("time").assign_coords(step=np.arange(data.sizes["step"]))
+def _numbered(solution: wf.Solution) -> xr.Dataset:
+    data = solution.data[list(LOSSES)].drop_vars("time")
+    return data.assign_coords(step=np.arange(data.sizes["step"]))
 
 
-def marks(n_steps: int) -> np.ndarray:
-    """Some steps, closer at the start where losses fall fast, the first and the last one among them."""
-    return np.unique(np.round(n_steps * np.linspace(0, 1, N_MARKS) ** 1.5).astype(int))
+def marks(data: xr.Dataset | xr.DataArray) -> np.ndarray:
+    """The steps that are compared and drawn."""
+    return kit.marks(data.sizes["step"] - 1, N_MARKS)
 
 
 def richness_at(richness: float, width_ratio: float, parameterization: str) -> float:
@@ -91,13 +94,27 @@ def richness_at(richness: float, width_ratio: float, parameterization: str) -> f
     return richness / np.sqrt(width_ratio) if parameterization == "ntk" else richness
 
 
-def loss_panel(ax: kit.Axes, data: xr.Dataset, p: Ensemble, field: str, dim: str, symbol: str, title: str) -> None:
-    """Losses of a family with networks at the marked steps."""
-    kit.curves(ax, data, field, dim, symbol, at=marks(data.sizes["step"] - 1))
+def loss_panel(
+    ax: kit.Axes, data: xr.Dataset, p: Any, family: kit.Family, symbol: str, title: str,
+    limits: Mapping[str, tuple[str, str]] | None = None, on_one_scale: Sequence[kit.Family] = (),
+) -> None:  # fmt: skip
+    """Losses of a family with networks at the marked steps, and ``limits``: fields with line style and label.
+
+    Logarithmic ``on_one_scale`` with other families; limits far below them do not stretch it.
+    """
+    kit.curves(ax, data, f"{family.name}_test_loss", family.dim, symbol, at=marks(data))
     ax.set(xlabel="step $t$", ylabel="test loss", title=title)
+    for field, (style, label) in (limits or {}).items():
+        ax.plot(data.step, data[field], color=kit.COLORS["theory"], linestyle=style, label=label)
+    if on_one_scale:
+        values = np.concatenate([data[f"{other.name}_test_loss"].values.ravel() for other in on_one_scale])
+        ax.set(yscale="log", ylim=(0.5 * values.min(), 1.5 * values.max()))
+        ax.legend()
 
 
-def log_range(ax: kit.Axes, data: xr.Dataset, fields: list[str]) -> None:
-    """A logarithmic range that holds all ``fields`` and is not stretched by limits far below them."""
-    values = np.concatenate([data[name].values.ravel() for name in fields])
-    ax.set(yscale="log", ylim=(0.5 * values.min(), 1.5 * values.max()))
+def loss_panels(families: Sequence[kit.Family], *shown: tuple[Any, ...]) -> list[partial]:
+    """One on the same scale for each family: its symbol, title and limits."""
+    return [
+        partial(loss_panel, family=family, symbol=symbol, title=title, limits=dict(limits), on_one_scale=families)
+        for family, (symbol, title, *limits) in zip(families, shown)
+    ]

@@ -16,7 +16,6 @@ from widefield.gallery.record import Made, Work
 from widefield.plot.style import SERIES
 
 HEADER = ("what", "against", "time", "expected", "printed", "memory", "expected", "printed")
-FASTEST_OF = 2
 UNITS = {"seconds": (1.0, "CPU time [s]"), "bytes": (1e-6, "memory [MB]")}
 
 Case = tuple[str, str]  # what, against
@@ -25,14 +24,13 @@ Column = tuple[str, str, Mapping[Case, str]]  # title, horizontal label, cases w
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """Process seconds, the fastest of a few calls."""
-
-    def once() -> float:
+    """Process seconds, the faster of two calls."""
+    times = []
+    for _ in range(2):
         start = time.process_time()
         call()
-        return time.process_time() - start
-
-    return min(once() for _ in range(FASTEST_OF))
+        times.append(time.process_time() - start)
+    return min(times)
 
 
 def table_of_costs(
@@ -46,47 +44,32 @@ def table_of_costs(
     one_legend: bool = False,
 ) -> Made:
     """The entry: ``series(p, what, against)`` gives sizes and (seconds, bytes) at each, for every line of ``powers``."""
-    job, fields = work.jobs(len(powers)), dict[str, Any]()
-    for what, against in powers:
+    job, fields, rows = work.jobs(len(powers)), dict[str, Any](), []
+    table: list[tuple[str, ...]] = [HEADER]
+    for (what, against), (expected, printed) in powers.items():
         job(f"{what} against {against}")
         sizes, measured = series(p, what, against)
         name, (process_time, memory) = _name(what, against), np.array(measured, dtype=float).T
-        dims = (f"{name}_size",)
-        fields |= {
-            f"{name}_seconds": (dims, process_time),
-            f"{name}_bytes": (dims, memory),
-            dims[0]: (dims, np.array(sizes)),
-        }
+        named = {"size": np.array(sizes), "seconds": process_time, "bytes": memory}
+        fields |= {f"{name}_{kind}": ((f"{name}_size",), values) for kind, values in named.items()}
+        t, m = fitted_power(sizes, process_time), fitted_power(sizes, memory)
+        rows.append({
+            "quantity": f"{what} against {against}", "time_power": t, "memory_power": m, "expected_powers": [*expected],
+            "printed_powers": [*printed], "largest_seconds": process_time[-1], "largest_megabytes": memory[-1] / 1e6,
+        })  # fmt: skip
+        by_kind = (f"{x:.2f}, {e}, {q}".split(", ") for x, e, q in zip((t, m), expected, printed))
+        table.append((what, against, *(cell for kind in by_kind for cell in kind)))
     data = xr.Dataset(fields)
-    rows = [_row(data, powers, *case) for case in powers]
     panels = [[partial(_costs, powers=powers, kind=kind, column=column) for column in columns] for kind in UNITS]
     figure = sheet(panels, data, p, size=(3.1, 2.5))
     tops = figure.axes[: len(columns)]
     for ax in tops[-1:] if one_legend else tops:
         ax.legend(*(tops[0] if one_legend else ax).get_legend_handles_labels(), fontsize=7, frameon=False)
-    return Made(figure, data, p, rows, [HEADER, *map(_cells, rows)], notes=notes)
+    return Made(figure, data, p, rows, table, notes=notes)
 
 
 def _name(what: str, against: str) -> str:
     return f"{what}_{against}".replace(" ", "_")
-
-
-def _row(data: xr.Dataset, powers: Powers, what: str, against: str) -> dict[str, Any]:
-    """Fitted powers beside the expected and the printed ones."""
-    name = _name(what, against)
-    size, process_time, memory = (data[f"{name}_{kind}"] for kind in ("size", "seconds", "bytes"))
-    expected, printed = powers[what, against]
-    return {
-        "quantity": f"{what} against {against}", "time_power": fitted_power(size, process_time),
-        "memory_power": fitted_power(size, memory), "expected_powers": list(expected), "printed_powers": list(printed),
-        "largest_seconds": float(process_time[-1]), "largest_megabytes": float(memory[-1]) / 1e6,
-    }  # fmt: skip
-
-
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    what, against = row["quantity"].split(" against ")
-    (t, m), (t_, m_) = row["expected_powers"], row["printed_powers"]
-    return what, against, f"{row['time_power']:.2f}", str(t), str(t_), f"{row['memory_power']:.2f}", str(m), str(m_)
 
 
 def _costs(ax: Axes, data: xr.Dataset, p: Any, powers: Powers, kind: str, column: Column) -> None:

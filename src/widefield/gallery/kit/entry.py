@@ -3,12 +3,13 @@
 In every entry ``p`` are its parameters, and a panel is a function of the axes, the data and ``p``.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, product
 from string import ascii_lowercase
 from typing import Any
 
 import matplotlib
+import numpy as np
 import xarray as xr
 
 from widefield.compare import HEADER, Pair, Row, cells, judge_all
@@ -18,18 +19,37 @@ from widefield.plot.style import Figure, Share, house_style, letter, panels
 Job = Callable[[str], None]  # to be called with a few words before every job
 Panel = Callable[..., None]  # draws on the axes, given data and parameters
 Panels = Sequence[Sequence[Panel]]  # rows
+Pairs = Iterator[Pair]  # the rows of the table
 SMALL_PRINT: dict[Any, Any] = {"legend.fontsize": 7}
 
 
-def over(dims: Mapping[str, Iterable[Any]], one: Callable[..., xr.Dataset], job: Job) -> xr.Dataset:
+def over(dims: Mapping[str, Collection[Any]], one: Callable[..., xr.Dataset], job: Job) -> xr.Dataset:
     """``one(i, *values)`` for the i-th combination of values of ``dims``, as one dataset with these in front."""
-    dims, blocks = {dim: list(values) for dim, values in dims.items()}, []
+    blocks: list[xr.Dataset] = []
     for i, case in enumerate(product(*dims.values())):
         job(", ".join(f"{dim} {value}" for dim, value in zip(dims, case)))
         blocks.append(one(i, *case).expand_dims({dim: [value] for dim, value in zip(dims, case)}))
-    data = xr.combine_by_coords(blocks)
-    assert isinstance(data, xr.Dataset)
-    return data.sel(dims)
+    for dim, values in reversed([*dims.items()]):
+        n = len(values)
+        blocks = [xr.concat(blocks[k : k + n], dim, join="outer") for k in range(0, len(blocks), n)]
+    return blocks[0]
+
+
+def cases(data: xr.Dataset, *dims: str) -> Iterator[tuple[Any, ...]]:
+    """The values of ``dims`` and, last, the data there, for all of their combinations."""
+    for values in product(*(data[dim].values for dim in dims)):
+        yield *values, data.sel(dict(zip(dims, values)))
+
+
+def marks(n_steps: int, count: int) -> np.ndarray:
+    """Some steps of a training, closer at the start where most happens, the first and the last one among them."""
+    return np.unique(np.round(n_steps * np.linspace(0, 1, count) ** 1.5)).astype(int)
+
+
+def extrapolated(networks: Callable[[int, int], xr.Dataset], size: int, seed: int, shrink: int = 2) -> xr.Dataset:
+    """``networks(size, seed)`` and smaller ones of the next seed, combined so that 1/size cancels."""
+    large, small = networks(size, seed), networks(size // shrink, seed + 1)
+    return (shrink * large - small) / (shrink - 1)
 
 
 def sheet(
@@ -72,15 +92,10 @@ def made(
     Further ``numbers`` go to the JSON file alone.
     """
     compared = tuple(compared)
-    verdicts = iter(judge_all(pair for pair in compared if isinstance(pair, Pair)).rows)
+    verdicts = iter(judge_all(pair for pair in compared if isinstance(pair, Pair)))
     judged = [row if isinstance(row, Row) else next(verdicts) for row in compared]
     known = [row.agrees for row in judged if row.agrees is not None]
-    return Made(
-        sheet(rows, data, p, size=size, caption=caption, share=share, by_column=by_column),
-        data,
-        p,
-        numbers=[*(row.to_dict() for row in judged), *numbers],
-        table=[HEADER, *(cells(row) for row in judged)],
-        agrees=all(known) if known else None,
-        notes=tuple(notes),
-    )
+    figure = sheet(rows, data, p, size=size, caption=caption, share=share, by_column=by_column)
+    table = [HEADER, *map(cells, judged)]
+    agrees = all(known) if known else None
+    return Made(figure, data, p, [*(row.to_dict() for row in judged), *numbers], table, agrees, tuple(notes))

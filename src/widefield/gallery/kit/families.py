@@ -17,20 +17,16 @@ Question = TypeVar("Question")
 
 
 class Experiment(ABC, Generic[Question]):
-    """How one question is answered, by theory and by networks."""
+    """How one question is answered, by theory and by networks.
 
-    suffix: str  # of the fields of the wrong theory
-    wrong_theory: str  # in words
+    ``suffix`` ends the fields of the wrong theory, which is called ``wrong_theory``; seeds of families are counted from
+    ``first_seed``; ``note`` says what the points are.
+    """
 
-    @property
-    @abstractmethod
-    def first_seed(self) -> int:
-        """Seeds of families are counted from here."""
-
-    @property
-    @abstractmethod
-    def note(self) -> str:
-        """What the points are."""
+    suffix: str
+    wrong_theory: str
+    first_seed: Any
+    note: Any
 
     @abstractmethod
     def theory(self, question: Question) -> xr.Dataset:
@@ -71,25 +67,19 @@ class Family(Generic[Question]):
 
 def measure(families: Iterable[Family], experiment: Experiment, job: Job) -> xr.Dataset:
     """All fields of all ``families``; members of different depth are padded with NaN along ``layer``."""
-    return padded(xr.merge([_measured(family, experiment, job) for family in families]))
-
-
-def _measured(family: Family, experiment: Experiment, job: Job) -> xr.Dataset:
-    blocks = []
-    for i, (value, question) in enumerate(family.members.items()):
-        job(f"{family.name}, {family.dim.replace('_', ' ')} {value:g}")
-        parts = experiment.parts(question, experiment.first_seed + family.seed + 2 * i)
-        named = {
-            _named(family.name, str(field), suffix): part[field] for suffix, part in parts.items() for field in part
-        }
-        blocks.append(xr.Dataset(named).expand_dims({family.dim: [float(value)]}))
-    return xr.concat(blocks, family.dim, join="outer")
-
-
-def _named(name: str, field: str, suffix: str) -> str:
-    """The standard errors of the wrong theory are kept apart from those of the right one."""
-    plain = field.removesuffix("_stderr")
-    return f"{name}_{plain}{suffix}{field.removeprefix(plain)}"
+    measured = []
+    for family in families:
+        blocks = []
+        for i, (value, question) in enumerate(family.members.items()):
+            job(f"{family.name}, {family.dim.replace('_', ' ')} {value:g}")
+            fields = {}
+            for suffix, part in experiment.parts(question, experiment.first_seed + family.seed + 2 * i).items():
+                for field in map(str, part):  # standard errors of the wrong theory are kept apart from the right one's
+                    plain = field.removesuffix("_stderr")
+                    fields[f"{family.name}_{plain}{suffix}{field.removeprefix(plain)}"] = part[field]
+            blocks.append(xr.Dataset(fields).expand_dims({family.dim: [float(value)]}))
+        measured.append(xr.concat(blocks, family.dim, join="outer"))
+    return padded(xr.merge(measured))
 
 
 def padded(data: xr.Dataset) -> xr.Dataset:
@@ -108,13 +98,6 @@ def pairs(data: xr.Dataset, families: Iterable[Family], experiment: Experiment) 
             parts = [data[name].sel({family.dim: value}) for name in names if name in data]
             words, parts = experiment.compared(field, parts)
             yield Pair(f"{words} {family.label.format(f'{value:g}')}", parts[0], parts[1], parts[2:])
-
-
-def with_wrong_theory(data: xr.Dataset, suffix: str) -> xr.Dataset:
-    """``data`` with the fields of the wrong theory in the place of the right ones."""
-    end = f"_{suffix}"
-    named = {str(name): data[name] for name in data.data_vars}
-    return data.assign({name.removesuffix(end): field for name, field in named.items() if name.endswith(end)})
 
 
 def rejections(pairs: Iterable[Pair]) -> str:
@@ -137,13 +120,15 @@ def tested(
 ) -> Made:
     """The entry, judged by the pairs of families (or of a function of the data) and ``more``.
 
-    A note says how much of the wrong theory the comparison rejects.
+    A note says how much of the wrong theory, put in the place of the right one, the comparison rejects.
     """
 
     def all_pairs(data: xr.Dataset) -> Iterator[Pair]:
         yield from compared(data) if callable(compared) else pairs(data, compared, experiment)
         yield from more(data)
 
-    rejected = rejections(all_pairs(with_wrong_theory(data, experiment.suffix)))
-    said = (experiment.note, f"{experiment.wrong_theory} is {rejected}", *notes)
+    end = f"_{experiment.suffix}"
+    named = {str(name): field for name, field in data.data_vars.items()}
+    wrong = data.assign({name.removesuffix(end): field for name, field in named.items() if name.endswith(end)})
+    said = (experiment.note, f"{experiment.wrong_theory} is {rejections(all_pairs(wrong))}", *notes)
     return made(panels, data, p, all_pairs(data), size=size, notes=said, by_column=by_column)

@@ -3,7 +3,7 @@ r"""How wide is wide enough: the width at which a kernel fluctuates by less than
 .. math::  n = \frac{V}{K^2\varepsilon^2}, \qquad \varepsilon^2 = \mathrm{Var}\,\hat G/K^2 \text{ over networks}
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,13 +13,11 @@ import xarray as xr
 from matplotlib.ticker import MaxNLocator
 
 import widefield as wf
-from widefield.compare import Pair, judge_all
 from widefield.gallery import kit
-from widefield.plot.style import COLORS, SERIES, stderr
 
 CRITICAL = {"relu": 2.0, "tanh": 1.0, "erf": np.pi / 4}
 CAPTION = "d: crosses recurrent, open symbols with biases, triangles static biases"
-COLOR_OF = {"relu": SERIES[0], "tanh": SERIES[2], "erf": SERIES[1]}
+COLOR_OF = {"relu": kit.SERIES[0], "tanh": kit.SERIES[2], "erf": kit.SERIES[1]}
 
 
 @dataclass(frozen=True)
@@ -83,12 +81,17 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Widths of all cases, and networks that have them."""
     measure = lambda i, name: xr.merge([advice(p, CASES[i]), checks(p, CASES[i], p.seed + 100 * i)])  # noqa: E731
     data = kit.over({"case": [case.name for case in CASES]}, measure, work.jobs(len(CASES)))
-    raw = [replace(row, agrees=None) for row in judge_all(delivered(data))]
+    spread = (kit.Pair(f"V/K², {name}", case.expected, case.leading) for name, case in kit.cases(data, "case"))
+    # what the advice promises and what networks of that width have differ in the next order
+    raw = (
+        kit.Pair(f"Var/K² as advised, {name}", case.promised, case.sampled) for name, case in kit.cases(data, "case")
+    )
+    rows: list[kit.Pair | kit.Row] = [*spread, *(replace(row, agrees=None) for row in kit.judge_all(raw))]
     at = f"spread {100 * max(p.accuracies):g} %"
     critical = partial(_cases, cases=CASES[:N_CRITICAL], title=f"critical, {at}")
     biased = partial(_cases, cases=CASES[N_CRITICAL:], title=f"$w = 1.6$, $b = 0.2$, {at}")
     panels: kit.Panels = [[_accuracies, critical], [biased, _measured]]
-    return kit.made(panels, data, p, [*pairs(data), *raw], size=(4.0, 3.1), notes=notes(data, p), caption=CAPTION)
+    return kit.made(panels, data, p, rows, size=(4.0, 3.1), notes=notes(data, p), caption=CAPTION)
 
 
 def advice(p: Parameters, case: Case) -> xr.Dataset:
@@ -130,18 +133,6 @@ def needed(spread: float, accuracy: float) -> int:
     return int(np.ceil(spread / accuracy**2))
 
 
-def pairs(data: xr.Dataset) -> Iterator[Pair]:
-    """V/K² against networks of two widths."""
-    for case in data.case.values:
-        yield Pair(f"V/K², {case}", data.expected.sel(case=case), data.leading.sel(case=case))
-
-
-def delivered(data: xr.Dataset) -> Iterator[Pair]:
-    """What the advice promises against what networks of that width have; they differ in the next order."""
-    for case in data.case.values:
-        yield Pair(f"Var/K² as advised, {case}", data.promised.sel(case=case), data.sampled.sel(case=case))
-
-
 def notes(data: xr.Dataset, p: Parameters) -> tuple[str, ...]:
     """Some advice in words."""
     depth, accuracy = int(data.layer[len(data.layer) // 2]), max(p.accuracies)
@@ -161,11 +152,10 @@ def _widths(ax: kit.Axes, title: str) -> None:
 
 
 def _accuracies(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
-    for color, accuracy in zip(SERIES, p.accuracies):
-        for case in CASES[:2]:
+    for color, accuracy in zip(kit.SERIES, p.accuracies):
+        for case, style, label in zip(CASES, ("-", "--"), (f"{100 * accuracy:g} %", None)):
             width = data.spread.sel(case=case.name) / accuracy**2
-            label = f"{100 * accuracy:g} %" if case is CASES[0] else None
-            ax.plot(data.layer, width, color=color, linestyle=case.look["linestyle"], label=label)
+            ax.plot(data.layer, width, color=color, linestyle=style, label=label)
     kit.key(ax, "deep", "-")
     kit.key(ax, "recurrent", "--")
     ax.legend(ncols=2, title="spread of the kernel", title_fontsize=7)
@@ -174,10 +164,9 @@ def _accuracies(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 
 def _cases(ax: kit.Axes, data: xr.Dataset, p: Parameters, cases: Sequence[Case], title: str) -> None:
     for case in cases:
-        look = case.look | {"marker": ""}
-        thick = 3.0 if case.activation == "tanh" else 1.4  # erf lies on it
-        width, label = data.spread.sel(case=case.name) / max(p.accuracies) ** 2, case.name.removesuffix(", biases")
-        ax.plot(data.layer, width, linewidth=thick, label=label, **look)
+        look = case.look | {"marker": "", "linewidth": 3.0 if case.activation == "tanh" else 1.4}  # erf lies on it
+        width = data.spread.sel(case=case.name) / max(p.accuracies) ** 2
+        ax.plot(data.layer, width, label=case.name.removesuffix(", biases"), **look)
     _widths(ax, title)
     corner = {"loc": "center right", "bbox_to_anchor": (1, 0.42)} if cases[0].bias_variance else {}
     ax.legend(**corner)
@@ -189,12 +178,10 @@ def _measured(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
         samples = data.sampled.sel(case=case.name).transpose("replicate", "checked_depth").values
         spread = np.sqrt(samples.mean(axis=0))
         x = data.checked_depth + 0.15 * (i - (len(CASES) - 1) / 2)
-        face = "none" if case.bias_variance else case.look["color"]
-        error = 100 * stderr(samples) / (2 * spread)
-        look = case.look | {"linestyle": "none", "markerfacecolor": face}
-        ax.errorbar(x, 100 * spread, error, markersize=4, **look)
+        look = case.look | {"linestyle": "none"} | ({"markerfacecolor": "none"} if case.bias_variance else {})
+        ax.errorbar(x, 100 * spread, 100 * kit.stderr(samples) / (2 * spread), markersize=4, **look)
     percent = 100 * p.checked
-    ax.axhline(percent, color=COLORS["theory"], linewidth=1)
+    ax.axhline(percent, color=kit.COLORS["theory"], linewidth=1)
     ax.set(ylabel="measured spread, %", ylim=(0.75 * percent, 1.25 * percent))
     ax.set(xlabel="layer or time + 1", title=f"networks of the width advised for {percent:g} %")
     ax.set_xticks(data.checked_depth.values)

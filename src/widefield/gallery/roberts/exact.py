@@ -1,6 +1,5 @@
 """Where the first order in 1/n stops: leading order, exact-in-n and ensembles as depth over width grows."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -8,11 +7,9 @@ import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair
 from widefield.gallery import kit
-from widefield.gallery.kit.cores import exact_linear
 from widefield.gallery.roberts.flow import two_inputs
-from widefield.plot.style import COLORS, SERIES
+from widefield.theories.finite_width.tied.exact_linear import exact_linear
 
 TRUSTED = 0.3  # of V/(nK²), beyond which `widefield.finite_width` warns
 SYMBOLS = {"K11": "$K_{11}$", "K12": "$K_{12}$"}
@@ -51,51 +48,51 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     job, blocks = work.jobs(len(CASES)), []
     for case, measure in CASES.items():
         job(f"{case}: {p.n_networks} networks")
-        blocks.append(measure(p))
+        blocks.append(named(case, *measure(p)))
     data = xr.merge(blocks)
     notes = (missed(data), f"compared where V/(nK²) is at most {p.compared:g}: beyond, a few networks decide")
     panels = [partial(_variances, case=case) for case in CASES]
     return kit.made([panels], data, p, pairs(data, p.compared), size=(3.3, 2.9), notes=notes, caption=CAPTION)
 
 
-def linear(p: Parameters) -> xr.Dataset:
+Variances = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # layers; over K²: exact, leading, sampled
+
+
+def linear(p: Parameters) -> Variances:
     r"""Deep linear networks: Var Ĝ of one input and of the pair, over K².
 
     .. math::  \mathrm{Var}\,\hat G_{12} = \tfrac S3\prod(1+\tfrac2{n_\ell}) + (K_{12}^2-\tfrac S3)\prod(1-\tfrac1{n_\ell})
                - K_{12}^2, \qquad S = 2K_{12}^2 + K_{11}K_{22}
     """
-    network = wf.DNN(p.depth, "linear", weight_variance=1.0, readout_variance=None)
     K = np.array([1.0, p.overlap])
     S = 2 * K**2 + 1
     up, down = ((1 + k / p.linear_width) ** np.arange(p.depth)[:, None] for k in (2, -1))
     exact = (S / 3 * up + (K**2 - S / 3) * down) / K**2 - 1
-    return _deep("linear", network, two_inputs(p.overlap), p.linear_width, exact, p, seed=p.seed)
+    return _deep(p, "linear", 1.0, two_inputs(p.overlap), p.linear_width, exact, seed=p.seed)
 
 
-def relu(p: Parameters) -> xr.Dataset:
+def relu(p: Parameters) -> Variances:
     """Deep relu networks, one input: Var Ĝ = K²(Π(1 + 5/n) − 1)."""
-    network = wf.DNN(p.depth, "relu", weight_variance=2.0, readout_variance=None)
     exact = np.expm1(np.arange(p.depth)[:, None] * np.log1p(5 / p.relu_width))
-    return _deep("relu", network, wf.Task(np.ones((1, 1))), p.relu_width, exact, p, seed=p.seed + 1)
+    return _deep(p, "relu", 2.0, wf.Task(np.ones((1, 1))), p.relu_width, exact, seed=p.seed + 1)
 
 
 def _deep(
-    case: str, network: wf.Network, task: wf.Task, width: int, exact: np.ndarray, p: Parameters, seed: int
-) -> xr.Dataset:
-    """Relative variances of K_11 and, with a second input, of K_12, from the second layer on."""
-    entries = list(range(exact.shape[1]))
+    p: Parameters, activation: str, variance: float, task: wf.Task, width: int, exact: np.ndarray, *, seed: int
+) -> Variances:
+    """Of K_11 and, with a second input, of K_12, from the second layer on."""
+    network, entries = wf.DNN(p.depth, activation, weight_variance=variance, readout_variance=None), task.n_samples
     theory = wf.finite_width(network, task, width=width, quantities=("kernel", "kernel_variance"))
     trial = wf.simulate.finite_width(
         network, task, width=width, replicates=p.n_networks, seed=seed, groups=p.batches,
         quantities="kernel_variance", progress=False,
     )  # fmt: skip
-    squared = theory.kernel.values[:, 0, entries] ** 2
-    sampled = trial.kernel_variance.values[:, :, 0, entries] / squared
-    leading = theory.kernel_variance.values[:, 0, entries] / squared
-    return _dataset(case, np.arange(2, p.depth + 1), exact[1:], leading[1:], sampled[:, 1:])
+    squared = theory.kernel.values[1:, 0, :entries] ** 2
+    sampled = trial.kernel_variance.values[:, 1:, 0, :entries] / squared
+    return np.arange(2, p.depth + 1), exact[1:], theory.kernel_variance.values[1:, 0, :entries] / squared, sampled
 
 
-def tied(p: Parameters) -> xr.Dataset:
+def tied(p: Parameters) -> Variances:
     """Tied linear networks with tied biases, one input: Var of Σhh/n over C², by loop equations."""
     network = wf.RNN(
         p.tied_depth, "linear", weight_variance=p.tied_variance, bias_variance=p.tied_bias, biases="tied",
@@ -110,39 +107,37 @@ def tied(p: Parameters) -> xr.Dataset:
     )
     hh = np.diagonal(trial.hidden.values[..., 0, 0], axis1=1, axis2=2)
     batches = hh[: len(hh) // p.batches * p.batches].reshape(p.batches, -1, p.tied_depth)
-    C = np.diagonal(theory.pair_kernel.values[..., 0, 0])
-    leading = np.diagonal(theory.pair_variance.values[..., 0, 0]) / (n * C**2)
-    exact = np.diag(loops.covariance)[equal] / C**2
-    sampled = batches.var(axis=1, ddof=1) / C**2
-    return _dataset("tied linear", np.arange(p.tied_depth), exact[:, None], leading[:, None], sampled[..., None])
+    C, V = (np.diagonal(theory.data[name].values[..., 0, 0]) for name in ("pair_kernel", "pair_variance"))
+    by_square = np.diag(loops.covariance)[equal] / C**2, V / (n * C**2), batches.var(axis=1, ddof=1) / C**2
+    exact, leading, sampled = (values[..., None] for values in by_square)
+    return np.arange(p.tied_depth), exact, leading, sampled
 
 
 CASES = {"linear": linear, "relu": relu, "tied linear": tied}
+PARTS = ("exact", "leading", "sampled")
 
 
-def _dataset(case: str, steps: np.ndarray, exact: np.ndarray, leading: np.ndarray, sampled: np.ndarray) -> xr.Dataset:
-    """One case with dims that are called after it: layers (or states) and which kernel entry."""
+def named(case: str, steps: np.ndarray, *variances: np.ndarray) -> xr.Dataset:
+    """One case with fields and dims that are called after it: layers (or states) and which kernel entry."""
     name = case.replace(" ", "_")
-    dims = (f"{name}_step", f"{name}_entry")
-    coords = {dims[0]: steps, dims[1]: ["K11", "K12"][: exact.shape[1]]}
-    fields = {"exact": (dims, exact), "leading": (dims, leading), "sampled": (("replicate", *dims), sampled)}
-    return xr.Dataset({f"{name}_{k}": v for k, v in fields.items()}, coords)
+    dims, entries = (f"{name}_step", f"{name}_entry"), ["K11", "K12"][: variances[0].shape[1]]
+    fields = {f"{name}_{part}": (("replicate", *dims)[-v.ndim :], v) for part, v in zip(PARTS, variances)}
+    return xr.Dataset(fields, {dims[0]: steps, dims[1]: entries})
 
 
 def part(data: xr.Dataset, case: str) -> xr.Dataset:
     """One case with plain names: ``exact``, ``leading`` and ``sampled`` over (step, entry)."""
     name = case.replace(" ", "_")
-    fields = {f"{name}_{k}": k for k in ("exact", "leading", "sampled")}
+    fields = {f"{name}_{part}": part for part in PARTS}
     return data[list(fields)].rename(fields | {f"{name}_step": "step", f"{name}_entry": "entry"})
 
 
-def pairs(data: xr.Dataset, limit: float) -> Iterator[Pair]:
+def pairs(data: xr.Dataset, limit: float) -> kit.Pairs:
     """Sampled against exact-in-n, where the leading order is at most ``limit``."""
     for case in CASES:
-        for entry in part(data, case).entry.values:
-            line = part(data, case).sel(entry=entry)
+        for entry, line in kit.cases(part(data, case), "entry"):
             near = line.sel(step=line.leading <= limit)
-            yield Pair(f"Var/K², {case}, {entry}", near.exact, near.sampled)
+            yield kit.Pair(f"Var/K², {case}, {entry}", near.exact, near.sampled)
 
 
 def missed(data: xr.Dataset) -> str:
@@ -159,11 +154,11 @@ def missed(data: xr.Dataset) -> str:
 def _variances(ax: kit.Axes, data: xr.Dataset, p: Parameters, case: str) -> None:
     """Relative variance against depth."""
     lines = part(data, case)
-    for color, entry in zip(SERIES, lines.entry.values):
-        line, what = lines.sel(entry=entry), f", {SYMBOLS[str(entry)]}" if lines.entry.size > 1 else ""
+    for color, (entry, line) in zip(kit.SERIES, kit.cases(lines, "entry")):
+        what = f", {SYMBOLS[str(entry)]}" if lines.entry.size > 1 else ""
         ax.plot(line.step, line.leading, color=color, linestyle="--", linewidth=1, label=f"leading order{what}")
         kit.curve(ax, line.exact, line.sampled, color=color, label=f"exact in $n${what}")
-    ax.axhline(TRUSTED, color=COLORS["theory"], linewidth=0.8, linestyle=":")
+    ax.axhline(TRUSTED, color=kit.COLORS["theory"], linewidth=0.8, linestyle=":")
     width = {"linear": p.linear_width, "relu": p.relu_width, "tied linear": p.tied_width}[case]
     ax.set(title=f"{TITLES[case]}, $n = {width}$", yscale="log", xlabel="layer")
     if case == "linear":

@@ -1,6 +1,5 @@
 """How kernel, vertex and first correction of a deep network run with depth, at criticality: theory and ensembles."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -8,9 +7,7 @@ import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair
 from widefield.gallery import kit
-from widefield.plot.style import COLORS, SERIES
 
 CRITICAL = {"relu": 2.0, "tanh": 1.0}  # weight variances (tanh: K falls slowly to zero there)
 FIRST = {"kernel": 2, "vertex": 2, "correction": 3}  # layers from which on they fluctuate
@@ -67,22 +64,22 @@ def one_case(p: Parameters, i: int, activation: str) -> xr.Dataset:
     return xr.Dataset({name: theory.data[name] for name in FIRST} | sampled)
 
 
-def pairs(data: xr.Dataset) -> Iterator[Pair]:
+def pairs(data: xr.Dataset) -> kit.Pairs:
     """Layers that fluctuate."""
     for activation in CRITICAL:
         for name, first in FIRST.items():
             case = data.sel(activation=activation, layer=slice(first, None))
-            yield Pair(f"{name}, {activation}", case[name], case[f"{name}_sampled"])
+            yield kit.Pair(f"{name}, {activation}", case[name], case[f"{name}_sampled"])
 
 
 def _running(ax: kit.Axes, data: xr.Dataset, p: Parameters, activation: str, name: str) -> None:
     data = data.sel(activation=activation)
-    for color, j, what in zip(SERIES, (0, 1), ("one input", "two inputs")):
+    for color, j, what in zip(kit.SERIES, (0, 1), ("one input", "two inputs")):
         entry = {"sample": 0, "sample_": j} | ({"sample__": 0, "sample___": j} if name == "vertex" else {})
         scale = data.kernel.isel(sample=0, sample_=j) ** 2 if name == "vertex" else 1.0
         theory, samples = (data[field].isel(entry) / scale for field in (name, f"{name}_sampled"))
         kit.curve(ax, theory, samples, color=color, label=f"theory, {what}")
-    ax.axhline(0, color=COLORS["theory"], linewidth=0.5)
+    ax.axhline(0, color=kit.COLORS["theory"], linewidth=0.5)
     ax.set(xlabel="layer", ylabel=SYMBOLS[name], title=activation)
     if (activation, name) == ("relu", "kernel"):
         ax.legend()

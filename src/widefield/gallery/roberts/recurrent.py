@@ -1,6 +1,5 @@
 """Corrections of recurrent against deep networks, theory and ensembles; Figs. 1 and 3 of Segadlo et al. at finite width."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -10,16 +9,17 @@ import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair, Row, judge_all
 from widefield.gallery import kit
-from widefield.gallery.roberts import recurrent_panels
-from widefield.gallery.segadlo.architectures import BIASES
+from widefield.gallery.segadlo.fig_1 import BIASES
 
-QUANTITIES = ("pair_mean", "pair_variance", "correction", "vertex")
+LABELS = {"pair_mean": r"$H_1/C$", "pair_variance": r"$V_h/C^2$", "correction": r"$G_1/C$", "vertex": r"$V/C^2$"}
+QUANTITIES = tuple(LABELS)
 ACTIVATIONS = ("relu", "erf")
 KINDS = {"DNN": ("DNN", "untied"), "RNN": ("RNN", "untied"), "RNN, static": ("RNN", "tied")}
+LOOK = {"DNN": ("DNN", "o"), "RNN": ("RNN", "x"), "RNN, static": ("RNN_", "s")}
 FIRST = {"pair_mean": 1, "pair_variance": 0, "correction": 2, "vertex": 1}  # state at which noise sets in
 RICHARDSON = {1: 1 / 3, 2: -2.0, 4: 8 / 3}  # weights of widths n, 2n, 4n: 1/n and 1/n² cancel
+CAPTION = "lines: theory, symbols: networks with standard error; first two rows extrapolated in $1/n$"
 NOTES = (
     "ensembles of widths n, 2n and 4n, extrapolated with 1/n and 1/n²",
     "Fig. 3: a few networks carry the means, so the verdict is on mean and variance of ln(hh)",
@@ -64,11 +64,11 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
         job(name)
         blocks.append(figure(p))
     data = xr.merge(blocks)
-    shown = [replace(row, agrees=None) for row in judge_all(first_figure(data))]
-    rows: list[Pair | Row] = [*pairs(data), *logarithms(data), *shown]
-    return kit.made(
-        recurrent_panels.PANELS, data, p, rows, size=(2.9, 2.5), notes=NOTES, caption=recurrent_panels.CAPTION
-    )
+    shown = [replace(row, agrees=None) for row in kit.judge_all(first_figure(data))]
+    rows: list[kit.Pair | kit.Row] = [*pairs(data), *logarithms(data), *shown]
+    first_two = [[partial(_correction, activation=phi, name=name) for name in LABELS] for phi in ACTIVATIONS]
+    panels: kit.Panels = [*first_two, [_variances, _lags, _logarithms, _fig_1]]
+    return kit.made(panels, data, p, rows, size=(2.9, 2.5), notes=NOTES, caption=CAPTION)
 
 
 def network(kind: str, activation: str, depth: int, variance: float, bias_variance: float) -> wf.Network:
@@ -100,10 +100,10 @@ def first_order(net: wf.Network, width: int) -> dict[str, np.ndarray]:
     theory = wf.finite_width(net, wf.Task(np.ones((1, 1))), width=width)
     kernel, correction = (theory.data[name].values[:, 0, 0] for name in ("kernel", "correction"))
     vertex = theory.vertex.values[:, 0, 0, 0, 0]
-    pair_fields = {"pair_mean": correction, "pair_variance": vertex + 2 * kernel**2}
+    pair = {"pair_mean": correction, "pair_variance": vertex + 2 * kernel**2}
     if net.weights == "tied":
-        pair_fields = {name: equal(theory.data[name].values[..., 0, 0]) for name in pair_fields}
-    return {"kernel": kernel, **pair_fields, "correction": correction, "vertex": vertex}
+        pair = {name: equal(theory.data[name].values[..., 0, 0]) for name in pair}
+    return {"kernel": kernel, **pair, "correction": correction, "vertex": vertex}
 
 
 def equal(values: np.ndarray) -> np.ndarray:
@@ -111,16 +111,18 @@ def equal(values: np.ndarray) -> np.ndarray:
     return np.diagonal(values, axis1=-2, axis2=-1)
 
 
+def kernels(net: wf.Network, task: wf.Task, width: int, count: int, seed: int, *names: str) -> list[np.ndarray]:
+    """Σhh/n (or Σφφ/n) of single networks, (network, state, state_)."""
+    options: dict[str, Any] = {"quantities": names or ("hidden",), "progress": False}
+    trial = wf.simulate.prior(net, task, width=width, replicates=count, seed=seed, **options)
+    return [trial.data[name].values[..., 0, 0] for name in options["quantities"]]
+
+
 def ensemble(p: Parameters, net: wf.Network, kernel: np.ndarray, width: int, seed: int) -> dict[str, np.ndarray]:
     """n times shift and variance of Σhh/n and of Ĉ = B + w Σφφ/n, one estimate per batch."""
     count = p.n_networks // p.batches * p.batches
-    trial = wf.simulate.prior(
-        net, wf.Task(np.ones((1, 1))), width=width, replicates=count, seed=seed, quantities=("hidden", "feature"),
-        progress=False,
-    )  # fmt: skip
-    hidden, feature = (
-        equal(trial.data[name].values[..., 0, 0]).reshape(p.batches, -1, p.depth) for name in ("hidden", "feature")
-    )
+    drawn = kernels(net, wf.Task(np.ones((1, 1))), width, count, seed, "hidden", "feature")
+    hidden, feature = (equal(values).reshape(p.batches, -1, p.depth) for values in drawn)
     below = np.concatenate([np.zeros_like(feature[..., :1]), feature[..., :-1]], axis=-1)  # state 0 does not fluctuate
     chat = p.variance * below + p.bias_variance + np.where(np.arange(p.depth) == 0, p.variance, 0.0)
     return {
@@ -131,22 +133,13 @@ def ensemble(p: Parameters, net: wf.Network, kernel: np.ndarray, width: int, see
     }
 
 
-def hidden_kernels(net: wf.Network, task: wf.Task, width: int, n_networks: int, seed: int) -> np.ndarray:
-    """Σhh/n of single networks, (network, state, state_)."""
-    trial = wf.simulate.prior(
-        net, task, width=width, replicates=n_networks, seed=seed, quantities="hidden", progress=False
-    )
-    return trial.hidden.values[..., 0, 0]
-
-
 def fig_3(p: Parameters) -> xr.Dataset:
     """Theory (C, H1, Vh over two states) and Σhh/n of single networks, equal states and with the last state."""
     net = network("RNN", "relu", p.fig_depth, p.fig_3_variance, 0.0)
-    task = wf.Task(np.full((1, 1), np.sqrt(p.power)))
-    wanted = ("pair_kernel", "pair_mean", "pair_variance")
+    task, wanted = wf.Task(np.full((1, 1), np.sqrt(p.power))), ("pair_kernel", "pair_mean", "pair_variance")
     theory = wf.finite_width(net, task, width=max(p.fig_3_widths), quantities=wanted)
     widths = enumerate(p.fig_3_widths)
-    hidden = np.stack([hidden_kernels(net, task, n, p.fig_3_networks, p.seed + 1000 + i) for i, n in widths])
+    hidden = np.stack([kernels(net, task, n, p.fig_3_networks, p.seed + 1000 + i)[0] for i, n in widths])
     fields: dict[str, Any] = {
         f"fig3_{name}": (("time", "time_"), theory.data[name].values[..., 0, 0]) for name in wanted
     }
@@ -163,7 +156,7 @@ def fig_1(p: Parameters) -> xr.Dataset:
         net = network(kind, "relu", p.fig_depth, p.variance, p.bias_variance)
         theory = wf.finite_width(net, task, width=p.fig_1_width, quantities=("pair_kernel", "pair_mean"))
         kernel, shift = (equal(theory.data[name].values[..., 0, 0]) for name in ("pair_kernel", "pair_mean"))
-        hidden = hidden_kernels(net, task, p.fig_1_width, p.fig_1_networks, p.seed + 2000 + i)
+        (hidden,) = kernels(net, task, p.fig_1_width, p.fig_1_networks, p.seed + 2000 + i)
         fields = {
             "fig1_kernel": ("time", kernel),
             "fig1_mean": ("time", kernel + shift / p.fig_1_width),
@@ -173,25 +166,85 @@ def fig_1(p: Parameters) -> xr.Dataset:
     return xr.concat(blocks, "biases")
 
 
-def pairs(data: xr.Dataset) -> Iterator[Pair]:
+def pairs(data: xr.Dataset) -> kit.Pairs:
     """Corrections where they do not vanish."""
     for activation, kind, name in product(ACTIVATIONS, KINDS, QUANTITIES):
         part = data.sel(activation=activation, kind=kind, a=slice(FIRST[name], None))
-        yield Pair(f"{name}, {kind}, {activation}", part[name], part[f"{name}_sampled"])
+        yield kit.Pair(f"{name}, {kind}, {activation}", part[name], part[f"{name}_sampled"])
 
 
-def logarithms(data: xr.Dataset) -> Iterator[Pair]:
+def equal_states_of_fig_3(data: xr.Dataset) -> tuple[xr.DataArray, ...]:
+    """C, H1 and Vh at equal states of Fig. 3."""
+    names = ("fig3_pair_kernel", "fig3_pair_mean", "fig3_pair_variance")
+    return tuple(xr.DataArray(np.diagonal(data[name].values), {"time": data.time}, "time") for name in names)
+
+
+def logarithms(data: xr.Dataset) -> kit.Pairs:
     """ln(hh/C) of Fig. 3: mean H1/(nC) − Vh/(2nC²) and n times variance Vh/C², first order, one row per width."""
-    C, H1, Vh = recurrent_panels.equal_states_of_fig_3(data)
-    for width in data.width.values:
-        log = np.log(data.fig3_equal.sel(width=width) / C).rename(network="replicate")
-        yield Pair(f"mean ln(hh), Fig. 3, n = {width}", (H1 / C - Vh / (2 * C**2)) / width, log)
+    C, H1, Vh = equal_states_of_fig_3(data)
+    for width, case in kit.cases(data, "width"):
+        log = np.log(case.fig3_equal / C).rename(network="replicate")
+        yield kit.Pair(f"mean ln(hh), Fig. 3, n = {width}", (H1 / C - Vh / (2 * C**2)) / width, log)
         square = width * (log - log.mean("replicate")) ** 2 * log.sizes["replicate"] / (log.sizes["replicate"] - 1)
-        yield Pair(f"n Var ln(hh), Fig. 3, n = {width}", Vh / C**2, square)
+        yield kit.Pair(f"n Var ln(hh), Fig. 3, n = {width}", Vh / C**2, square)
 
 
-def first_figure(data: xr.Dataset) -> Iterator[Pair]:
+def first_figure(data: xr.Dataset) -> kit.Pairs:
     """C + H1/n against networks of the paper's width."""
-    for biases, word in BIASES.items():
-        case = data.sel(biases=biases)
-        yield Pair(f"C(a,a), Fig. 1, {word}", case.fig1_mean, case.fig1_hidden.rename(fig1_network="replicate"))
+    for biases, case in kit.cases(data, "biases"):
+        networks = case.fig1_hidden.rename(fig1_network="replicate")
+        yield kit.Pair(f"C(a,a), Fig. 1, {BIASES[biases]}", case.fig1_mean, networks)
+
+
+def _correction(ax: kit.Axes, data: xr.Dataset, p: Parameters, activation: str, name: str) -> None:
+    """Divided by C or, for a variance, by C²."""
+    for kind, case in kit.cases(data.sel(activation=activation), "kind"):
+        style, marker = LOOK[kind]
+        color, scale = kit.COLORS[style], case.kernel ** (2 if name in ("pair_variance", "vertex") else 1)
+        ax.plot(case.a, case[name] / scale, color=color, label=kind, linewidth=1.2)
+        kit.points(ax, case.a, case[f"{name}_sampled"] / scale, color=color, marker=marker, size=4, face="none")
+    ax.set(title=activation, xlabel="layer or time $a$", ylabel=LABELS[name])
+    if (activation, name) == ("relu", "pair_mean"):
+        ax.legend()
+
+
+def _variances(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
+    """With the log-normal mean C exp(H1/(nC)), which holds for tied relu weights without biases."""
+    C, H1, _ = equal_states_of_fig_3(data)
+    ax.plot(data.time, C, color=kit.COLORS["theory"], linewidth=2, label=r"$n=\infty$")
+    for color, marker, (width, case) in zip(kit.SERIES, kit.SHAPES, kit.cases(data, "width")):
+        ax.plot(data.time, C * np.exp(H1 / (width * C)), color=color, linewidth=1)
+        samples = case.fig3_equal.transpose("network", "time")
+        kit.band(ax, data.time, samples, color=color, marker=marker, label=f"$n={width}$")
+    ax.set(title="Fig. 3a, log-normal", xlabel="time $a$", ylabel=r"$C^{(a,a)}$", yscale="log")
+    ax.legend(fontsize=6)
+
+
+def _lags(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
+    last = int(data.time[-1])
+    C, H1 = (data[f"fig3_{name}"].sel(time_=last) for name in ("pair_kernel", "pair_mean"))
+    lag = last - data.time
+    ax.plot(lag, C, color=kit.COLORS["theory"], linewidth=2)
+    for color, marker, (width, case) in zip(kit.SERIES, kit.SHAPES, kit.cases(data, "width")):
+        ax.plot(lag, C + H1 / width, color=color, linewidth=1)
+        kit.band(ax, lag, case.fig3_last.transpose("network", "time"), color=color, marker=marker)
+    ax.set(title="Fig. 3b, first order", xlabel=r"lag $\Delta a$", ylabel=rf"$C^{{({last}-\Delta a,\,{last})}}$")
+
+
+def _logarithms(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
+    C, _, Vh = equal_states_of_fig_3(data)
+    ax.plot(data.time, Vh / C**2, color=kit.COLORS["theory"], linewidth=1.4)
+    for color, marker, (width, case) in zip(kit.SERIES, kit.SHAPES, kit.cases(data, "width")):
+        spread = np.log(case.fig3_equal).var("network", ddof=1)
+        ax.plot(data.time, width * spread, color=color, marker=marker, linestyle="none", markersize=3.5)
+    ax.set(title="spread of single networks", xlabel="time $a$", ylabel=r"$n\,$Var$\,\ln(hh)$", yscale="log")
+
+
+def _fig_1(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
+    ax.axhline(1, color=kit.COLORS["theory"], linewidth=2)
+    for kind, (biases, case) in zip(("RNN", "RNN_"), kit.cases(data, "biases")):
+        ax.plot(case.time, case.fig1_mean / case.fig1_kernel, color=kit.COLORS[kind], linewidth=1)
+        networks = (case.fig1_hidden / case.fig1_kernel).transpose("fig1_network", "time")
+        kit.band(ax, case.time, networks, kind=kind, label=f"{BIASES[biases]} biases")
+    ax.set(title="Fig. 1, first order", xlabel="time $a$", ylabel=r"$C^{(a,a)}\,/\,C^{(a,a)}_{n=\infty}$")
+    ax.legend()

@@ -14,10 +14,8 @@ import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair, Row, judge
 from widefield.gallery import kit
-from widefield.gallery.segadlo.architectures import KINDS
-from widefield.plot.style import COLORS, MARKERS, stderr
+from widefield.gallery.segadlo.fig_1 import KINDS
 
 READOUTS = {"last": "read out at the last state", "every": "read out at every state"}
 SAME = 1e-8  # predictions of one architecture and the other, relative to their largest
@@ -45,14 +43,8 @@ QUICK = Parameters(n_train=(25, 50, 100, 200), n_test=200, n_splits=3)
 
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Test errors of both architectures and both readouts; finite networks check the kernels between states."""
-    blocks, splits = [], list(product(range(p.n_splits), p.n_train))
-    job = work.jobs(len(splits) + len(KINDS))
-    for split, n_train in splits:
-        job(f"{n_train} training images, split {split + 1} of {p.n_splits}")
-        blocks.append(one_split(p, split, n_train).expand_dims(split=[split], n_train=[n_train]))
-    data = xr.combine_by_coords(blocks)
-    assert isinstance(data, xr.Dataset)
-    kernels: list[Pair] = []
+    job, kernels = work.jobs(p.n_splits * len(p.n_train) + len(KINDS)), []
+    data = kit.over({"split": range(p.n_splits), "n_train": p.n_train}, partial(one_split, p), job)
     for kind in KINDS:
         job(f"{kind}: {p.n_networks} finite networks of width {p.width}")
         kernels.append(readout_kernel(p, kind))
@@ -60,7 +52,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     last, every = (row.relative_error for row in differences)
     note = f"read out at one state the predictions differ by {last:.1e} of their largest, at every state by {every:.1e}"
     panels: list[kit.Panel] = [*(partial(_images, readout=readout) for readout in READOUTS), _rows]
-    rows: list[Pair | Row] = [*kernels, *differences]
+    rows: list[kit.Pair | kit.Row] = [*kernels, *differences]
     made = kit.made([panels], data, p, rows, size=(3.3, 2.8), notes=(note,), numbers=errors(data), share="row")
     return replace(made, agrees=last <= SAME and made.agrees is not False)
 
@@ -83,55 +75,55 @@ def network(p: Parameters, kind: str) -> wf.Network:
     )  # fmt: skip
 
 
-def one_split(p: Parameters, split: int, n_train: int) -> xr.Dataset:
+def one_split(p: Parameters, i: int, split: int, n_train: int) -> xr.Dataset:
     """Errors (kind, readout, state), predictions' difference between the kinds (readout) and log evidence."""
     shown = images(p, split)
     assert shown.y is not None and shown.y_test is not None
     labels, digits = shown.y[:n_train], shown.y_test.argmax(axis=-1)
-    predictions, log_evidence = {}, {}
-    for readout, kind in product(READOUTS, KINDS):
+    cases = list(product(KINDS, READOUTS))
+    predictions, log_evidence = {}, []
+    for kind, readout in cases:
         y = labels if readout == "last" else np.repeat(labels[:, None], 8, axis=1)
         task = wf.Task(shown.x[:n_train], y, x_test=shown.x_test)
         wanted = ("test_prediction", "log_evidence")
         solution = wf.prior(network(p, kind), task, noise=p.noise, quantities=wanted, progress=False)
         predictions[kind, readout] = solution.test_prediction.transpose("state", "test", "output").values
-        log_evidence[kind, readout] = float(solution.log_evidence)
-    wrong = [[predictions[k, r].argmax(-1) != digits for r in READOUTS] for k in KINDS]
-    last = {r: [predictions[k, r][-1] for k in KINDS] for r in READOUTS}
-    largest = [[np.abs(last[r][1] - last[r][0]).max(), np.abs(last[r][0]).max()] for r in READOUTS]
+        log_evidence.append(float(solution.log_evidence))
+    wrong = np.array([(predictions[case].argmax(-1) != digits).mean(-1) for case in cases])
+    last = [[predictions[kind, readout][-1] for kind in KINDS] for readout in READOUTS]
+    largest = [[np.abs(recurrent - deep).max(), np.abs(deep).max()] for deep, recurrent in last]
     coords = {"kind": list(KINDS), "readout": list(READOUTS), "state": range(8), "part": ["difference", "prediction"]}
     fields: dict[str, Any] = {
-        "error": (("kind", "readout", "state"), np.mean(wrong, axis=-1)),
+        "error": (("kind", "readout", "state"), wrong.reshape(2, 2, 8)),
         "largest": (("readout", "part"), np.array(largest)),
-        "log_evidence": (("kind", "readout"), np.array([[log_evidence[k, r] for r in READOUTS] for k in KINDS])),
+        "log_evidence": (("kind", "readout"), np.reshape(log_evidence, (2, 2))),
     }
     return xr.Dataset(fields, coords=coords)
 
 
-def readout_kernel(p: Parameters, kind: str) -> Pair:
+def readout_kernel(p: Parameters, kind: str) -> kit.Pair:
     """The kernel between all states of some images, of the theory and of finite networks."""
-    net, task = network(p, kind), wf.Task(images(p, 0).x[: p.n_images])
-    theory = wf.prior(net, task, quantities=("readout",), progress=False)
+    net, task, wanted = network(p, kind), wf.Task(images(p, 0).x[: p.n_images]), ("readout",)
+    theory = wf.prior(net, task, quantities=wanted, progress=False)
     trial = wf.simulate.prior(
-        net, task, width=p.width, replicates=p.n_networks, seed=p.seed, quantities=("readout",), progress=False
+        net, task, width=p.width, replicates=p.n_networks, seed=p.seed, quantities=wanted, progress=False
     )
-    return Pair(f"readout kernel, {kind}", theory.readout, trial.readout)
+    return kit.Pair(f"readout kernel, {kind}", theory.readout, trial.readout)
 
 
-def difference(data: xr.Dataset, readout: str) -> Row:
+def difference(data: xr.Dataset, readout: str) -> kit.Row:
     """DNN (as theory) against RNN (as simulation): largest difference of two predictions at the last state."""
     largest = data.largest.sel(readout=readout).max(("split", "n_train"))
     gap, scale = largest.sel(part="difference", drop=True), float(largest.sel(part="prediction"))
-    row = judge(f"prediction RNN − DNN, {readout} state", 0 * gap, gap)
+    row = kit.judge(f"prediction RNN − DNN, {readout} state", 0 * gap, gap)
     return replace(row, relative_error=float(gap) / scale, n_entries=data.sizes["split"] * data.sizes["n_train"])
 
 
 def errors(data: xr.Dataset) -> Iterator[dict[str, Any]]:
     """Test error at the last state: mean and standard error over the splits."""
-    for readout, kind, n_train in product(READOUTS, KINDS, data.n_train.values):
-        case = data.sel(readout=readout, kind=kind, n_train=n_train)
+    for readout, kind, n_train, case in kit.cases(data, "readout", "kind", "n_train"):
         values, log_evidence = case.error.isel(state=-1).values, float(case.log_evidence.mean())
-        mean = {"test_error": float(values.mean()), "stderr": float(stderr(values)), "log_evidence": log_evidence}
+        mean = {"test_error": float(values.mean()), "stderr": float(kit.stderr(values)), "log_evidence": log_evidence}
         yield {"quantity": "test error", "readout": readout, "kind": kind, "n_train": int(n_train), **mean}
 
 
@@ -152,5 +144,5 @@ def _rows(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 
 def _errors(ax: kit.Axes, x: np.ndarray, error: xr.DataArray) -> None:
     for kind, line in zip(KINDS, ("-", "--")):
-        look: dict[str, Any] = {"color": COLORS[kind], "marker": MARKERS[kind], "line": line, "size": 4.5, "capsize": 2}
-        kit.points(ax, x, error.sel(kind=kind), over="split", label=kind, **look)
+        look: dict[str, Any] = {"color": kit.COLORS[kind], "marker": kit.MARKERS[kind], "size": 4.5, "capsize": 2}
+        kit.points(ax, x, error.sel(kind=kind), over="split", label=kind, line=line, **look)

@@ -1,18 +1,18 @@
 """Fig. 1 of Segadlo et al.: variance and cross-covariance of one input, deep against recurrent, both bias modes."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
+import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair, equal_states
 from widefield.gallery import kit
-from widefield.gallery.segadlo.architectures import BIASES, FIRST, KINDS, one_input, relu_network
-from widefield.plot.style import COLORS, band
 
+KINDS = ("DNN", "RNN")
+BIASES = {"untied": "uncorrelated", "tied": "static"}
+FIRST = {"sample": 0, "sample_": 0}
 NOTE = "RNN: heavy-tailed at this width, and off the theory by O(1/width), more the later the state"
 
 
@@ -44,6 +44,19 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
     return kit.made(rows, data, p, pairs(data, p), size=(3.4, 2.7), notes=(NOTE,), share="col")
 
 
+def relu_network(kind: str, depth: int, variance: float, bias_variance: float, biases: str) -> wf.Network:
+    """A network of relu neurons with g0² = g² = ``variance`` everywhere; A = ``depth`` − 1."""
+    return getattr(wf, kind)(
+        depth, "relu", weight_variance=variance, input_variance=variance, readout_variance=variance,
+        bias_variance=bias_variance, biases=biases,
+    )  # fmt: skip
+
+
+def one_input(dimension: int, seed: int) -> wf.Task:
+    """x ~ N(1, 1)."""
+    return wf.Task(np.random.default_rng(seed).normal(1.0, 1.0, size=(1, dimension)))
+
+
 def one_case(p: Parameters, i: int, biases: str, kind: str) -> xr.Dataset:
     """Covariance between all pairs of states, ``theory`` (state, state_) and ``simulation`` (replicate, …)."""
     network, task = relu_network(kind, p.depth, p.variance, p.bias_variance, biases), one_input(p.dimension, p.seed)
@@ -54,33 +67,32 @@ def one_case(p: Parameters, i: int, biases: str, kind: str) -> xr.Dataset:
     return xr.Dataset({"theory": theory.hidden.isel(FIRST), "simulation": trial.hidden.isel(FIRST)})
 
 
-def pairs(data: xr.Dataset, p: Parameters) -> Iterator[Pair]:
+def pairs(data: xr.Dataset, p: Parameters) -> kit.Pairs:
     """The plotted curves: C(a,a), then C(a,b) for each plotted b."""
-    for kind, biases in product(KINDS, BIASES):
-        case, where = data.sel(kind=kind, biases=biases), f"{kind}, {BIASES[biases]}"
-        yield Pair(f"C(a,a) {where}", equal_states(case.theory), equal_states(case.simulation))
+    for kind, biases, case in kit.cases(data, "kind", "biases"):
+        where = f"{kind}, {BIASES[biases]}"
+        yield kit.Pair(f"C(a,a) {where}", kit.equal_states(case.theory), kit.equal_states(case.simulation))
         for b in p.columns:
-            yield Pair(f"C(a,{b}) {where}", case.theory.sel(state_=b), case.simulation.sel(state_=b))
+            yield kit.Pair(f"C(a,{b}) {where}", case.theory.sel(state_=b), case.simulation.sel(state_=b))
 
 
 def _variance(ax: kit.Axes, data: xr.Dataset, p: Parameters, biases: str) -> None:
     data = data.sel(biases=biases)
-    ax.plot(data.state, equal_states(data.theory.sel(kind="RNN")), color=COLORS["theory"], label="theory")
+    ax.plot(data.state, kit.equal_states(data.theory.sel(kind="RNN")), color=kit.COLORS["theory"], label="theory")
     for kind in KINDS:
-        samples = equal_states(data.simulation.sel(kind=kind)).transpose("replicate", "state")
-        band(ax, data.state, samples, kind=kind, label=kind)
+        samples = kit.equal_states(data.simulation.sel(kind=kind)).transpose("replicate", "state")
+        kit.band(ax, data.state, samples, kind=kind, label=kind)
     _named(ax, biases, r"$C^{(a,a)}$")
 
 
 def _cross(ax: kit.Axes, data: xr.Dataset, p: Parameters, biases: str) -> None:
-    data = data.sel(biases=biases)
-    for b, style in zip(p.columns, ("RNN", "RNN_")):
-        for kind, look in (("DNN", "DNN"), ("RNN", style)):
-            case = data.sel(kind=kind, state_=b)
-            label = f"RNN, $b={b}$" if kind == "RNN" else ("DNN" if b == p.columns[0] else None)
-            deep = kind == "DNN"
-            ax.plot(data.state, case.theory, color=COLORS["theory" if deep else look], linewidth=1.0 if deep else 1.4)
-            band(ax, data.state, case.simulation.transpose("replicate", "state"), kind=look, label=label)
+    for (b, look), kind in product(zip(p.columns, ("RNN", "RNN_")), KINDS):
+        case, deep = data.sel(biases=biases, kind=kind, state_=b), kind == "DNN"
+        label = ("DNN" if b == p.columns[0] else None) if deep else f"RNN, $b={b}$"
+        color, width = (kit.COLORS["theory"], 1.0) if deep else (kit.COLORS[look], 1.4)
+        ax.plot(data.state, case.theory, color=color, linewidth=width)
+        samples = case.simulation.transpose("replicate", "state")
+        kit.band(ax, data.state, samples, kind=kind if deep else look, label=label)
     _named(ax, biases, r"$C^{(a,b)}$")
 
 

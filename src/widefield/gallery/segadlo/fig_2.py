@@ -13,8 +13,7 @@ import xarray as xr
 import widefield as wf
 from widefield.gallery import kit
 from widefield.gallery.points import Points
-from widefield.gallery.segadlo.architectures import BIASES, KINDS, relu_network
-from widefield.plot.style import COLORS, MARKERS, stderr
+from widefield.gallery.segadlo.fig_1 import BIASES, KINDS, relu_network
 
 HEADER = ("panel", "biases", "g²", "n", "A", "DNN: MMD²", "RNN: MMD²", "RNN − DNN in standard errors")
 
@@ -99,10 +98,15 @@ def all_marks(p: Parameters) -> list[Mark]:
 
 
 def distance(p: Parameters, realization: int, mark: Mark) -> float:
-    """MMD² between the outputs of ``n_networks`` finite networks and the Gaussian of the theory."""
+    """MMD² between the outputs of ``n_networks`` finite networks and the Gaussian of the theory.
+
+    Every mark has a seed of its own, whatever the order in which they are computed.
+    """
+    place = (KINDS.index(mark.kind), list(BIASES).index(mark.biases), round(1000 * mark.variance))
+    seed = np.random.SeedSequence([p.seed, realization, *place, mark.width, mark.depth]).generate_state(1)[0]
     trial = wf.simulate.prior(
-        _network(p, mark), _task(p, realization), width=mark.width, replicates=p.n_networks,
-        seed=_seed(p, realization, mark), quantities=("draw",), progress=False,
+        *_question(p, realization, mark), width=mark.width, replicates=p.n_networks, seed=int(seed), quantities=("draw",),
+        progress=False,
     )  # fmt: skip
     outputs = trial.draw.isel(state=-1, output=0).transpose("replicate", "sample")
     return wf.mmd2(outputs, covariance=_covariance(p, realization, mark._replace(width=0)), length=p.length)
@@ -111,23 +115,12 @@ def distance(p: Parameters, realization: int, mark: Mark) -> float:
 @lru_cache(maxsize=256)
 def _covariance(p: Parameters, realization: int, mark: Mark) -> np.ndarray:
     """The theory's covariance of the outputs, the same for every width."""
-    theory = wf.prior(_network(p, mark), _task(p, realization), quantities=("output",), progress=False)
-    return theory.output.values
+    return wf.prior(*_question(p, realization, mark), quantities=("output",), progress=False).output.values
 
 
-def _task(p: Parameters, realization: int) -> wf.Task:
-    return wf.Task(np.random.default_rng([p.seed, realization]).normal(size=(p.n_inputs, p.dimension)))
-
-
-def _network(p: Parameters, mark: Mark) -> wf.Network:
-    return relu_network(mark.kind, mark.depth, mark.variance, p.bias_variance, mark.biases)
-
-
-def _seed(p: Parameters, realization: int, mark: Mark) -> int:
-    """A seed of its own for every mark, whatever the order in which they are computed."""
-    place = (KINDS.index(mark.kind), list(BIASES).index(mark.biases), round(1000 * mark.variance))
-    sequence = np.random.SeedSequence([p.seed, realization, *place, mark.width, mark.depth])
-    return int(sequence.generate_state(1)[0])
+def _question(p: Parameters, realization: int, mark: Mark) -> tuple[wf.Network, wf.Task]:
+    x = np.random.default_rng([p.seed, realization]).normal(size=(p.n_inputs, p.dimension))
+    return relu_network(mark.kind, mark.depth, mark.variance, p.bias_variance, mark.biases), wf.Task(x)
 
 
 def _key(p: Parameters, realization: int, mark: Mark) -> dict[str, Any]:
@@ -148,18 +141,18 @@ def numbers(data: xr.Dataset, p: Parameters) -> Iterator[dict[str, Any]]:
     """Mean and standard error over the input realizations; deep against recurrent on the same inputs."""
     for biases, letters in zip(BIASES, ("ab", "cd")):
         case = data.sel(biases=biases)
-        for variance, width in product(p.variances, p.widths):
-            place = {"panel": letters[0], "biases": biases, "width": width, "A": p.depth - 1, "variance": variance}
-            yield place | _summary(case.by_width.sel(variance=variance, width=width))
-        for depth in p.depths:
-            place = {
-                "panel": letters[1],
-                "biases": biases,
-                "width": p.width,
-                "A": depth - 1,
-                "variance": p.variances[0],
-            }
-            yield place | _summary(case.by_depth.sel(depth=depth))
+        shown = [
+            (letters[0], v, w, p.depth, case.by_width.sel(variance=v, width=w)) for v in p.variances for w in p.widths
+        ]
+        shown += [(letters[1], p.variances[0], p.width, d, case.by_depth.sel(depth=d)) for d in p.depths]
+        for panel, variance, width, depth, values in shown:
+            place = {"panel": panel, "biases": biases, "width": width, "A": depth - 1, "variance": variance}
+            samples = values.transpose("realization", "kind").values
+            each = zip(KINDS, samples.mean(axis=0), kit.stderr(samples))
+            moments = {kind: {"mmd2": float(mean), "stderr": float(error)} for kind, mean, error in each}
+            difference = samples[:, 1] - samples[:, 0]
+            spread = float(kit.stderr(difference))
+            yield {**place, **moments, "z_of_difference": float(difference.mean() / spread) if spread > 0 else None}
 
 
 def exceptions(rows: list[dict[str, Any]]) -> list[str]:
@@ -170,17 +163,6 @@ def exceptions(rows: list[dict[str, Any]]) -> list[str]:
         if row["RNN"]["mmd2"] < row["DNN"]["mmd2"]
     ]
     return [f"RNN nearer than DNN, against the paper's order, at {', '.join(places)}"] if places else []
-
-
-def _summary(values: xr.DataArray) -> dict[str, Any]:
-    samples = values.transpose("realization", "kind").values
-    difference = samples[:, 1] - samples[:, 0]
-    spread = float(stderr(difference))
-    each = {
-        kind: {"mmd2": float(mean), "stderr": float(error)}
-        for kind, mean, error in zip(KINDS, samples.mean(axis=0), stderr(samples))
-    }
-    return {**each, "z_of_difference": float(difference.mean() / spread) if spread > 0 else None}
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -212,7 +194,7 @@ def _depth_panel(ax: kit.Axes, data: xr.Dataset, p: Parameters, biases: str) -> 
 
 
 def _curves(ax: kit.Axes, x: Any, values: xr.DataArray) -> None:
-    ax.axhline(0, color=COLORS["theory"], linewidth=0.7)
+    ax.axhline(0, color=kit.COLORS["theory"], linewidth=0.7)
     for kind in KINDS:
-        look: dict[str, Any] = {"color": COLORS[kind], "marker": MARKERS[kind], "line": "-", "size": 4, "capsize": 2}
-        kit.points(ax, x, 1e3 * values.sel(kind=kind), over="realization", label=kind, **look)
+        look: dict[str, Any] = {"color": kit.COLORS[kind], "marker": kit.MARKERS[kind], "size": 4, "capsize": 2}
+        kit.points(ax, x, 1e3 * values.sel(kind=kind), over="realization", label=kind, line="-", **look)

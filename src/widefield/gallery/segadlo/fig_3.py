@@ -1,16 +1,13 @@
 """Fig. 3 of Segadlo et al.: recurrent networks near the instability, wider and wider."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import xarray as xr
 
 import widefield as wf
-from widefield.compare import Pair, equal_states, judge_all
 from widefield.gallery import kit
-from widefield.gallery.segadlo.architectures import FIRST, one_input
-from widefield.plot.style import COLORS, SERIES, band
+from widefield.gallery.segadlo.fig_1 import FIRST, one_input
 
 HEAVY = (
     "a few networks with strong activity carry the mean (the median, dashed, lies below the theory): standard errors "
@@ -41,30 +38,30 @@ QUICK = Parameters(n_networks=50, dimension=1000)
 def make(p: Parameters, work: kit.Work) -> kit.Made:
     """Theory and, for every width, simulation of the two panels."""
     network = wf.RNN(p.depth, "relu", weight_variance=p.variance, input_variance=p.variance)
-    task, blocks, job = one_input(p.dimension, p.seed), [], work.jobs(len(p.widths))
-    theory = wf.prior(network, task, quantities=("hidden",)).hidden.isel(FIRST)
-    for i, width in enumerate(p.widths):
-        job(f"n = {width}: {p.n_networks} networks")
+    task, wanted = one_input(p.dimension, p.seed), ("hidden",)
+    theory = wf.prior(network, task, quantities=wanted).hidden.isel(FIRST)
+
+    def networks(i: int, width: int) -> xr.Dataset:
         trial = wf.simulate.prior(
-            network, task, width=width, replicates=p.n_networks, seed=p.seed + i, quantities=("hidden",), progress=False
+            network, task, width=width, replicates=p.n_networks, seed=p.seed + i, quantities=wanted, progress=False
         )
-        blocks.append(trial.hidden.isel(FIRST).expand_dims(width=[width]))
-    data = xr.Dataset({"theory": theory, "simulation": xr.concat(blocks, dim="width")})
-    rows = [replace(row, agrees=None) for row in judge_all(pairs(data))]
+        return xr.Dataset({"simulation": trial.hidden.isel(FIRST)})
+
+    data = kit.over({"width": p.widths}, networks, work.jobs(len(p.widths))).assign(theory=theory)
+    rows = [replace(row, agrees=None) for row in kit.judge_all(pairs(data))]
     return kit.made([[_variance, _lags]], data, p, rows, size=(3.6, 3.0), notes=(HEAVY,), caption=CAPTION)
 
 
-def pairs(data: xr.Dataset) -> Iterator[Pair]:
+def pairs(data: xr.Dataset) -> kit.Pairs:
     """The two plotted curves of every width."""
     last = int(data.state[-1])
-    for width in data.width.values:
-        simulation = data.simulation.sel(width=width)
-        yield Pair(f"C(a,a) n = {width}", equal_states(data.theory), equal_states(simulation))
-        yield Pair(f"C(a,{last}) n = {width}", data.theory.sel(state_=last), simulation.sel(state_=last))
+    for width, case in kit.cases(data, "width"):
+        yield kit.Pair(f"C(a,a) n = {width}", kit.equal_states(data.theory), kit.equal_states(case.simulation))
+        yield kit.Pair(f"C(a,{last}) n = {width}", data.theory.sel(state_=last), case.simulation.sel(state_=last))
 
 
 def _variance(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
-    _curves(ax, data.state.values, equal_states(data.theory), equal_states(data.simulation))
+    _curves(ax, data.state.values, kit.equal_states(data.theory), kit.equal_states(data.simulation))
     ax.set(xlabel="time $a$", ylabel=r"$C^{(a,a)}$", yscale="log")
     ax.legend()
 
@@ -76,8 +73,8 @@ def _lags(ax: kit.Axes, data: xr.Dataset, p: Parameters) -> None:
 
 
 def _curves(ax: kit.Axes, x: np.ndarray, theory: xr.DataArray, simulation: xr.DataArray) -> None:
-    ax.plot(x, theory, color=COLORS["theory"], linewidth=2, label="theory", zorder=4)
-    for color, marker, width in zip(SERIES, kit.SHAPES, simulation.width.values):
+    ax.plot(x, theory, color=kit.COLORS["theory"], linewidth=2, label="theory", zorder=4)
+    for color, marker, width in zip(kit.SERIES, kit.SHAPES, simulation.width.values):
         samples = simulation.sel(width=width).transpose("replicate", "state")
-        band(ax, x, samples, color=color, marker=marker, label=f"$n={width}$")
+        kit.band(ax, x, samples, color=color, marker=marker, label=f"$n={width}$")
         ax.plot(x, samples.median("replicate"), color=color, linestyle="--", linewidth=0.8)
