@@ -6,12 +6,13 @@ import tempfile
 from pathlib import Path
 
 import jax
+import jaxtyping
 import pytest
-from jaxtyping import install_import_hook
 
-import tests.shapes  # noqa: F401
+import tests.shapes
 
-install_import_hook("widefield", "tests.shapes.checked")
+jaxtyping.jaxtyped = tests.shapes.where_annotated  # what the hook puts on every function
+jaxtyping.install_import_hook("widefield", "tests.shapes.checked")
 
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 MAPS = Path("/proc/self/maps")
