@@ -198,8 +198,7 @@ def save(figure: MatplotlibFigure, path: str | os.PathLike) -> Path:
     if kind not in figure.canvas.get_supported_filetypes():
         raise ValueError(f"`path` must end in a format such as .png, .pdf or .svg, got {path.name!r}.")
 
-    def write(temporary: str) -> None:
-        with house_style():
-            figure.savefig(temporary, format=kind, dpi=DPI)
-
-    return write_atomically(path, write)
+    buffer = io.BytesIO()
+    with house_style():
+        figure.savefig(buffer, format=kind, dpi=DPI)
+    return write_atomically(path, buffer.getvalue())
