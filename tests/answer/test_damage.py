@@ -213,7 +213,9 @@ for _ in range(20):
     child = os.fork()
     while child == 0:
         solution.save(path)
-    time.sleep(0.02 + 0.02 * rng.random())
+    while os.listdir(folder) == ["a.nc"]:
+        pass
+    time.sleep(0.003 * rng.random())
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     assert wf.load(path).data.identical(solution.data)
