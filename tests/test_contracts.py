@@ -30,7 +30,7 @@ from tests.contract_table import (
 )  # fmt: skip
 
 NOUNS = ("network", "task", "teacher", "training")
-FREE = 2 * 10**7  # bytes of a machine with little memory; half of them may be used
+FREE = 12_500_000  # bytes of a machine with little memory; four fifths of them may be used
 TRANSFORMS = (jax.jit, jax.grad, lambda f: lambda v: jax.vmap(f)(np.asarray([v])))
 
 

@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 
 from widefield.answer.certificate import Certificate, Check, Status
 from widefield.answer.solution import Solution, as_fields
+from widefield.question import checks
 from widefield.question.activation import NAMED, Activation, named, unavailable
 from widefield.question.network import Network
 from widefield.question.task import Task
@@ -70,7 +71,7 @@ def load(path: str | os.PathLike) -> Solution:
     """
     import xarray as xr
 
-    path = _as_path(path)
+    path = checks.path("path", path)
     if not path.is_file():
         raise ValueError(f"`path` must be a file written by Solution.save, but {str(path)!r} is none.")
     with open(path, "rb") as file:
@@ -133,7 +134,7 @@ def write_atomically(path: str | os.PathLike, content: Any, *rest: bytes) -> Pat
     ``content`` are bytes, followed by the ``rest``, or a function that makes a file of the name it is given. What saves
     have left in the folder that were killed is removed; a lock tells it from what is being written.
     """
-    path = _as_path(path)
+    path = checks.path("path", path)
     if not path.parent.is_dir():
         raise ValueError(f"`path` must lie in an existing folder, but {str(path.parent)!r} does not exist.")
     if path.is_dir():
@@ -157,13 +158,6 @@ def write_atomically(path: str | os.PathLike, content: Any, *rest: bytes) -> Pat
             scratch.unlink(missing_ok=True)
             raise
     return path
-
-
-def _as_path(path: str | os.PathLike) -> Path:
-    try:
-        return Path(path)
-    except TypeError:
-        raise ValueError(f"`path` must be the name of a file, got {path!r}.") from None
 
 
 def _content_made_by(make: Callable[[str], Any], path: Path) -> bytes:

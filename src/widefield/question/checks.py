@@ -4,6 +4,7 @@ import html
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -161,6 +162,14 @@ def per_state(name: str, value: Any, length: int, *, tied: bool, positive: bool 
     if values.shape != (length,):
         raise ValueError(f"`{name}` must be {meaning}, got {shown(value)}.")
     return tuple(nonnegative(f"{name}[{i}]", v, positive=positive) for i, v in enumerate(value))
+
+
+def path(name: str, value: Any) -> Path:
+    """``value`` as the name of a file or folder."""
+    try:
+        return Path(value)
+    except TypeError:
+        raise ValueError(f"`{name}` must be the name of a file or folder, got {shown(value)}.") from None
 
 
 def states(supervised: Any) -> tuple[int, ...] | None:
