@@ -52,7 +52,7 @@ def check_common(arguments: dict[str, Any]) -> None:
             names = value if isinstance(value, Collection) and not isinstance(value, np.ndarray) else (None,)
             if not all(isinstance(each, str) for each in names) and not isinstance(value, Iterator):
                 raise ValueError(f"`quantities` must be names of fields, got {checks.shown(value)}.")
-        elif isinstance(value, list | tuple | np.ndarray | jax.core.Tracer):
+        elif type(value) in (list, tuple) or isinstance(value, np.ndarray | jax.core.Tracer):
             checks.as_array(name, value, "an array, a list of equal parts, or what they would hold")
 
 
