@@ -30,8 +30,10 @@ def x64(function: F) -> F:
 
     @functools.wraps(function)
     def scoped(*args, **kwargs):
+        arguments: dict[str, Any] = {}
         with suppress(TypeError):  # a missing argument is told by the function itself
-            check_common(signature.bind(*args, **kwargs).arguments)
+            arguments = signature.bind(*args, **kwargs).arguments
+        check_common(arguments)
         with jax.enable_x64(True):
             return function(*args, **kwargs)
 
@@ -48,12 +50,12 @@ def check_common(arguments: dict[str, Any]) -> None:
                 raise ValueError(f"`{name}` must be a widefield {kind.__name__}, got {type(value).__name__}.")
         elif name == "throw" or (name == "progress" and value is not None):
             checks.flag(name, value)
-        elif name == "quantities" and value is not None and not isinstance(value, str):
-            names = value if isinstance(value, Collection) and not isinstance(value, np.ndarray) else (None,)
-            if not all(isinstance(each, str) for each in names) and not isinstance(value, Iterator):
-                raise ValueError(f"`quantities` must be names of fields, got {checks.shown(value)}.")
         elif type(value) in (list, tuple) or isinstance(value, np.ndarray | jax.core.Tracer):
             checks.as_array(name, value, "an array, a list of equal parts, or what they would hold")
+        if name == "quantities" and not isinstance(value, str | Iterator | None):
+            words = value if isinstance(value, Collection) and not isinstance(value, np.ndarray) else (None,)
+            if not all(isinstance(word, str) for word in words):
+                raise ValueError(f"`quantities` must be names of fields, got {checks.shown(value)}.")
 
 
 def working_dtype(dtype: Any) -> np.dtype:
