@@ -122,7 +122,7 @@ KNOWN: dict[str, dict[str, str]] = {
     "gaussian.kernel_for": {
         "activation": "None text nan inf -inf complex object ragged masked empty deep long True 1e300 5e-324 10**30 -1 tracer",
         "largest": "None text nan inf complex object ragged masked empty deep long True tracer",
-        "dtype": "text nan inf -inf complex object ragged masked deep long True 1e300 5e-324 10**30 -1 tracer",
+        "dtype": "text nan inf -inf complex object ragged masked empty deep long True 1e300 5e-324 10**30 -1 tracer",
         "adaptive": "text nan complex object ragged masked empty deep long tracer",
         "orders": "None text nan inf -inf complex object ragged masked empty deep long True 1e300 5e-324 10**30 -1 tracer",
     },

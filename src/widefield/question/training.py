@@ -113,11 +113,13 @@ def _rate(rate: Any, steps: int) -> float | np.ndarray:
     except Exception as error:  # whatever a user's function raises
         raise ValueError(f"`rate` must be a function of the step, got {rate!r}: {error}.") from error
     allowed = f"a number, {steps} of them (one per step) or a function of the step"
-    rates, _ = checks.real_array("rate", given, (0, 1), allowed)
-    if rates.shape not in ((), (steps,)) or np.asarray(given).dtype.kind == "b":
-        raise ValueError(f"`rate` must be {allowed}, got {checks.shown(given)}.")
-    if (rates < checks.SMALLEST).any():
-        raise ValueError(f"`rate` must be positive, got {rates.min():g} … {rates.max():g}.")
+    rates = checks.as_array("rate", given, allowed)
+    if rates.dtype.kind not in "fiu" or rates.shape not in ((), (steps,)):
+        raise ValueError(f"`rate` must be {allowed}, got {checks.shown(rate)}.")
+    rates = rates.astype(float)
+    if not np.isfinite(rates).all() or (rates < checks.SMALLEST).any():
+        raise ValueError(f"`rate` must be positive and finite, got {rates.min():g} … {rates.max():g}.")
+    rates.flags.writeable = False
     return rates if rates.ndim else float(rates)
 
 
