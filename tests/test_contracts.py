@@ -30,7 +30,7 @@ from tests.contract_table import (
 )  # fmt: skip
 
 NOUNS = ("network", "task", "teacher", "training")
-FREE = 2 * 10**7  # bytes of a machine with little memory; half of them may be used
+FREE = 12_500_000  # bytes of a machine with little memory; four fifths of them may be used
 TRANSFORMS = (jax.jit, jax.grad, lambda f: lambda v: jax.vmap(f)(np.asarray([v])))
 
 
@@ -130,13 +130,15 @@ def test_tracers_are_rejected_by_name(row):
 def test_memory_is_refused_before_it_is_taken(row, monkeypatch):
     changes, words = case_of(row.large)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: types.SimpleNamespace(available=FREE))
-    tracemalloc.start()
-    try:
-        with pytest.raises(MemoryError, match=rf"(?s)(?=.*{words}).*\d (k|M|G|T)B.*may be used"):
-            row.ask(**changes)
-        assert tracemalloc.get_traced_memory()[1] < FREE / 10
-    finally:
-        tracemalloc.stop()
+    for traced in (False, True):  # what is imported at the first call is not what the call takes
+        if traced:
+            tracemalloc.start()
+        try:
+            with pytest.raises(MemoryError, match=rf"(?s)(?=.*{words}).*\d (k|M|G|T)B.*may be used"):
+                row.ask(**changes)
+            assert not traced or tracemalloc.get_traced_memory()[1] < FREE / 6
+        finally:
+            tracemalloc.stop()
 
 
 @over(takes("progress"))

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import widefield as wf
 from widefield.answer import boundary
 from widefield.answer.boundary import choose_quantities, describe_bytes, require_dtype, working_dtype
+from widefield.answer.progress import bar
 
 SIZES = {"output": 10, "ntk": 20, "hidden": 1000, "feature": 30}
 
@@ -47,11 +49,77 @@ def test_too_much_asked_by_name_is_refused_with_the_sizes():
         choose_quantities(("hidden", "output"), SIZES, budget=1000)
 
 
-def test_the_budget_is_half_of_what_is_free(monkeypatch):
-    free = type("Memory", (), {"available": 1001})
-    monkeypatch.setattr(boundary.psutil, "virtual_memory", lambda: free)
-    assert boundary.memory_budget() == 500
+def machine_with(monkeypatch, free):
+    monkeypatch.setattr(boundary.psutil, "virtual_memory", lambda: type("Memory", (), {"available": free}))
+
+
+def test_the_limit_is_four_fifths_of_what_is_free(monkeypatch):
+    machine_with(monkeypatch, 1001)
+    assert boundary.memory_budget() == 800
     assert choose_quantities(None, SIZES)[1] == ("hidden",), "without a budget the machine's own is used"
+    boundary.require_memory(800, "`width` 3", "Lower it.")
+    with pytest.raises(
+        MemoryError, match=r"^`width` 3 need 801 bytes, but only 800 bytes may be used: 1 kB are free. Low"
+    ):
+        boundary.require_memory(801, "`width` 3", "Lower it.")
+    with pytest.raises(MemoryError, match=r"`quantities` need 1.01 kB .* only 800 bytes may be used: 1 kB are free"):
+        choose_quantities(("hidden", "output"), SIZES)
+
+
+def test_a_call_is_refused_or_answered_by_what_is_free(monkeypatch):
+    """The same question on two machines: refused with both numbers on the small one, answered on the other."""
+    net, task = wf.DNN(2, "linear"), wf.Task(np.eye(40))
+    machine_with(monkeypatch, 40 * 40 * 8 * 10)
+    assert wf.prior(net, task, quantities="output").output.shape == (40, 40)
+    machine_with(monkeypatch, 40 * 40 * 8)
+    with pytest.raises(MemoryError, match=r"`quantities` need .*output.* may be used: 12\.8 kB are free"):
+        wf.prior(net, task, quantities="output")
+
+
+def test_an_interrupt_leaves_the_scope_as_it_was(capsys):
+    """Ctrl-C in the middle of a computation with a bar: the flag of JAX is back, and another bar can be shown."""
+
+    @boundary.x64
+    def interrupted(progress=None):
+        with bar("work", 4, progress, 0.0) as advance:
+            advance(1)
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            interrupted(progress=True)
+        assert jnp.asarray(1.0).dtype == jnp.float32
+    with bar("work", 4, True, 0.0) as advance:
+        advance(4)
+    assert capsys.readouterr().err.count("work: 4/4") == 1
+
+
+def test_what_all_public_functions_ask_of_their_arguments():
+    @boundary.x64
+    def ask(network, task=None, rates=None, quantities=None, progress=None, throw=True):
+        return jnp.asarray(1.0).dtype
+
+    net = wf.DNN(2)
+    given = {"rates": [0.1, 0.2], "quantities": ("a", "b"), "progress": False, "throw": np.bool_(False)}
+    assert (
+        ask(net, wf.Task(np.eye(2)), **given) == ask(net, task=wf.Task(np.eye(2)), quantities=iter("ab")) == jnp.float64
+    )
+    for wrong, words in (
+        ({"network": "DNN"}, "`network` must be a widefield Network, got str"),
+        ({"task": np.eye(2)}, "`task` must be a widefield Task, got ndarray"),
+        ({"throw": "False"}, "`throw` must be True or False, got 'False'"),
+        ({"progress": 1}, "`progress` must be True or False, got 1"),
+        ({"quantities": 3}, "`quantities` must be names of fields, got 3"),
+        ({"quantities": ["a", 3]}, "`quantities` must be names"),
+        ({"rates": [[1.0], 2.0]}, "`rates` .*no array"),
+        ({"rates": np.ma.array([1.0], mask=True)}, "`rates` .*masked"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            ask(**{"network": net, **wrong})
+    with pytest.raises(ValueError, match="`rates` is a JAX tracer"):
+        jax.jit(lambda rate: ask(net, rates=[rate]))(1.0)
+    with pytest.raises(TypeError, match=r"ask\(\) missing 1 required positional argument: 'network'"):
+        ask()
 
 
 @pytest.mark.parametrize(
@@ -67,6 +135,7 @@ def test_the_budget_is_half_of_what_is_free(monkeypatch):
         (2.5e13, "25 TB"),
         pytest.param(999_999, "1 MB"),
         pytest.param(5e15, "5000 TB"),
+        (10**400, "1.8e+296 TB"),
     ],
 )
 def test_sizes_are_told_in_a_persons_unit(n_bytes, text):

@@ -9,7 +9,6 @@ from dataclasses import FrozenInstanceError, fields, replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import xarray as xr
 
 import widefield as wf
 from widefield.answer.certificate import Check
@@ -211,36 +210,6 @@ def test_user_activations_are_kept_as_text(tmp_path, activation):
     assert again.source == phi.source
 
 
-@pytest.mark.parametrize("existing", [False, True])
-@pytest.mark.parametrize("step", ["to_netcdf", "fsync", "replace"])
-def test_a_failing_write_leaves_nothing_and_spoils_nothing(tmp_path, monkeypatch, existing, step):
-    path = tmp_path / "a.nc"
-    if existing:
-        path.write_bytes(b"precious")
-
-    def fail(self_or_handle, target=None, *args, **kwargs):
-        if step == "to_netcdf":
-            with open(target, "wb") as half:
-                half.write(b"half")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(xr.DataTree if step == "to_netcdf" else os, step, fail)
-    with pytest.raises(OSError, match="disk full"):
-        made().save(path)
-    assert os.listdir(tmp_path) == (["a.nc"] if existing else [])
-    assert not existing or path.read_bytes() == b"precious"
-
-
-def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch):
-    def interrupt(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        made().save(tmp_path / "a.nc")
-    assert os.listdir(tmp_path) == []
-
-
 def test_saving_again_replaces_the_file(tmp_path):
     path = tmp_path / "a.nc"
     made(seed=1).save(path)
@@ -249,57 +218,6 @@ def test_saving_again_replaces_the_file(tmp_path):
     mask = os.umask(0)
     os.umask(mask)
     assert path.stat().st_mode & 0o777 == 0o666 & ~mask, "readable like any other new file"
-
-
-def test_bad_places(tmp_path):
-    with pytest.raises(ValueError, match="`path` must lie in an existing folder.*nowhere"):
-        made().save(tmp_path / "nowhere" / "a.nc")
-    assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize("content", [b"", b"junk", b"\x89HDF\r\n\x1a\n", b"CDF\x01" + bytes(40)])
-def test_junk_is_not_loaded(tmp_path, content):
-    path = tmp_path / "a.nc"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="`path`.*a.nc"):
-        wf.load(path)
-
-
-def test_half_a_file_is_not_loaded(tmp_path):
-    path = made().save(tmp_path / "a.nc")
-    path.write_bytes(path.read_bytes()[:5000])
-    with pytest.raises(ValueError, match="`path`.*a.nc"):
-        wf.load(path)
-
-
-def test_missing_files_are_named(tmp_path):
-    for path in (tmp_path / "none.nc", tmp_path):
-        with pytest.raises(ValueError, match="`path` must be a file written by Solution.save"):
-            wf.load(path)
-
-
-def test_other_netcdf_files_are_not_loaded(tmp_path):
-    path = tmp_path / "a.nc"
-    xr.Dataset({"a": ("x", np.arange(3))}).to_netcdf(path, engine="h5netcdf")
-    with pytest.raises(ValueError, match="`path` is not a file of format widefield"):
-        wf.load(path)
-    xr.Dataset({"a": ("x", np.arange(3))}, attrs={"format": "widefield-999"}).to_netcdf(path, engine="h5netcdf")
-    with pytest.raises(ValueError, match="`path`.*widefield-999"):
-        wf.load(path)
-
-
-@pytest.mark.parametrize("attribute", ["network", "certificate", "fields"])
-@pytest.mark.parametrize("damage", [None, "", "{"], ids=["missing", "empty", "cut off"])
-def test_damaged_files_are_named(tmp_path, attribute, damage):
-    path = made().save(tmp_path / "a.nc")
-    with xr.open_datatree(path, engine="h5netcdf") as tree:
-        tree = tree.load()
-    tree.attrs = {k: v for k, v in tree.attrs.items() if k != attribute}
-    if damage is not None:
-        tree.attrs[attribute] = damage
-    tree.to_netcdf(tmp_path / "b.nc", engine="h5netcdf")
-    with pytest.raises(ValueError, match="`path`.*b.nc"):
-        wf.load(tmp_path / "b.nc")
 
 
 # Objects.

@@ -3,6 +3,7 @@
 import json
 from dataclasses import FrozenInstanceError, replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -398,3 +399,103 @@ def test_what_float64_cannot_hold_is_refused_or_told(x):
         assert "`x`" in str(error)
     else:
         assert "round" in " ".join(task.notes)
+
+
+# Masks, words, switches, and numbers at the ends of float64: refused or honored, never stripped.
+
+MASKED = np.ma.array(X, mask=np.arange(12).reshape(4, 3) == 5)
+
+
+@pytest.mark.parametrize(
+    "call, name",
+    [
+        (lambda: wf.Task(MASKED), "x"),
+        (lambda: wf.Task(list(MASKED)), "x"),
+        (lambda: wf.Task(X, MASKED[:, 0]), "y"),
+        (lambda: wf.Task(X, supervised=np.ma.array([0, 1])), "supervised"),
+        (lambda: wf.DNN(4, weight_variance=MASKED[0]), "weight_variance"),
+        (lambda: wf.DNN(4, bias_variance=np.ma.masked), "bias_variance"),
+        (lambda: wf.Training(MASKED[0, :3], 3), "rate"),
+        (lambda: wf.Training(0.1, 4, batches=MASKED), "batches"),
+        (lambda: wf.Teacher(target_overlap=np.ma.array(np.eye(2))), "target_overlap"),
+        (lambda: wf.Activation(jnp.tanh, breaks=np.ma.array([0.0])), "breaks"),
+    ],
+)
+def test_masks_are_not_taken_off(call, name):
+    refused(f"{name}`", "masked", call)
+
+
+@pytest.mark.parametrize("value", [5e-324, 1e-310, -5e-324])
+def test_numbers_that_jax_takes_for_zero_are_refused(value):
+    assert jax.jit(lambda v: v * 1.0)(np.float32(1e-40)) == 0, "the reason: subnormal numbers are flushed"
+    refused("richness`", "non-negative", wf.Training, 0.1, 3, richness=value)
+    refused("weight_variance`", "number", wf.DNN, 3, weight_variance=value)
+    assert wf.Training(0.1, 3, richness=2.3e-308).richness == 2.3e-308 and wf.Training(0.1, 3, richness=0).richness == 0
+
+
+def test_large_integers():
+    refused("depth`", "at least 1 and at most 1000000", wf.DNN, 10**30)
+    refused("steps`", "at most", wf.Training, 0.1, 10**30)
+    refused("seed`", "integer of at least 0", wf.tasks.gaussian, 2, 2, seed=2**63)
+    refused("weight_variance`", "number", wf.DNN, 3, weight_variance=10**400)
+    refused("depth`", "integer", wf.DNN, 10**5000)  # Python does not print it
+    assert wf.DNN(3, weight_variance=10**30).weight_variance == 1e30
+
+
+@pytest.mark.parametrize("value", ["False", "no", 0, 1, 1.0, None, [], np.array([True]), np.nan])
+def test_switches_are_true_or_false(value):
+    for name in ("flow", "centered"):
+        refused(f"{name}`", "True or False", wf.Training, 0.1, 3, **{name: value})
+        assert getattr(wf.Training(0.1, 3, **{name: np.bool_(True)}), name) is True
+
+
+def test_only_the_library_says_which_closed_forms_are_known():
+    with pytest.raises(TypeError, match="is_named"):
+        wf.Activation(jnp.tanh, name="relu", is_named=True)
+    changed = replace(wf.DNN(1, "relu").activation, function=jnp.tanh)
+    assert not changed.known_as("relu")
+    for name, value in (("name", 3), ("source", None), ("parameters", "a"), ("parameters", [np.nan])):
+        refused(f"{name}`", "", lambda given: wf.Activation(jnp.tanh, **given), {name: value})
+
+
+@pytest.mark.parametrize(
+    "y, told",
+    [
+        (np.array([0, 1, 2, 1]), True),
+        ([0, 1, 1, 0], True),
+        (np.array([[3], [1], [0], [2]]), True),
+        (np.array([True, False, True, True]), True),
+        (np.array([-1, 1, 1, -1]), False),
+        (np.eye(4, dtype=int), False),
+        (np.array([0.0, 1.0, 2.0, 1.0]), False),
+    ],
+)
+def test_integer_labels_are_told_to_be_numbers(y, told):
+    """Classes would be one column each; with the cross-entropy, one column alone is refused."""
+    task = wf.Task(X, y)
+    np.testing.assert_array_equal(task.y, np.asarray(y, float))
+    assert any("integers are regressed as numbers" in note for note in task.notes) is told
+    if task.y.ndim == 1:
+        with pytest.raises(ValueError, match="`y` must hold class probabilities over two or more outputs"):
+            wf.dynamics(wf.DNN(2, "linear"), task, wf.Training(0.1, 3, loss="cross_entropy"))
+    solution = wf.prior(wf.DNN(2, "linear"), task, noise=0.1, quantities="output")
+    assert any("integers are regressed" in note for note in solution.notes) is told, "the certificate says so"
+
+
+def test_nouns_are_short_in_a_traceback():
+    task = wf.Task(np.ones((500, 300)), np.ones(500))
+    assert repr(task) == "Task(x=<array (500, 300)>, y=<array (500,)>, supervised=None, x_test=None, y_test=None)"
+    spectrum = (np.ones(1000), np.ones(1000))
+    for noun in (
+        wf.Teacher(spectrum=spectrum),
+        wf.Training(np.ones(900), 900),
+        wf.DNN(900, bias_variance=np.ones(900)),
+    ):
+        assert len(repr(noun)) < 700 and repr(noun).startswith(type(noun).__name__)
+    assert "spectrum=(<array (1000,)>, <array (1000,)>)" in repr(wf.Teacher(spectrum=spectrum))
+
+
+def test_messages_stay_short():
+    with pytest.raises(ValueError) as raised:
+        wf.DNN(3, weight_variance=list(range(10**5)))
+    assert len(str(raised.value)) < 400

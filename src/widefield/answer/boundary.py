@@ -1,7 +1,10 @@
 """Where JAX begins and ends: the float64 scope, dtypes, and how much memory a result may take."""
 
 import functools
-from collections.abc import Callable, Iterable
+import inspect
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import jax
@@ -9,21 +12,50 @@ import jax.numpy as jnp
 import numpy as np
 import psutil
 
+from widefield.answer.solution import Solution
 from widefield.question import checks
+from widefield.question.network import Network
+from widefield.question.task import Task
+from widefield.question.teacher import Teacher
+from widefield.question.training import Training
 
 F = TypeVar("F", bound=Callable[..., Any])
-SHARE_OF_MEMORY = 0.5
+NOUNS = {"network": Network, "task": Task, "teacher": Teacher, "training": Training, "solution": Solution}
+SHARE_OF_MEMORY = 0.8
 
 
 def x64(function: F) -> F:
-    """Run a public function in a float64 scope, whatever JAX's global flag."""
+    """Run a public function in a float64 scope, whatever JAX's global flag; nouns and switches are what they should be."""
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def scoped(*args, **kwargs):
+        arguments: dict[str, Any] = {}
+        with suppress(TypeError):  # a missing argument is told by the function itself
+            arguments = signature.bind(*args, **kwargs).arguments
+        check_common(arguments)
         with jax.enable_x64(True):
             return function(*args, **kwargs)
 
     return scoped  # type: ignore[return-value]
+
+
+def check_common(arguments: dict[str, Any]) -> None:
+    """What every public function asks of its arguments: nouns are nouns, switches are switches, nothing is being traced,
+    and a list of numbers is an array. What else they must be, each function checks."""
+    for name, value in arguments.items():
+        kind = NOUNS.get(name)
+        if kind is not None:
+            if not isinstance(value, kind):
+                raise ValueError(f"`{name}` must be a widefield {kind.__name__}, got {type(value).__name__}.")
+        elif name == "throw" or (name == "progress" and value is not None):
+            checks.flag(name, value)
+        elif type(value) in (list, tuple) or isinstance(value, np.ndarray | jax.core.Tracer):
+            checks.as_array(name, value, "an array, a list of equal parts, or what they would hold")
+        if name == "quantities" and not isinstance(value, str | Iterator | None):
+            words = value if isinstance(value, Collection) and not isinstance(value, np.ndarray) else (None,)
+            if not all(isinstance(word, str) for word in words):
+                raise ValueError(f"`quantities` must be names of fields, got {checks.shown(value)}.")
 
 
 def working_dtype(dtype: Any) -> np.dtype:
@@ -47,17 +79,28 @@ def require_dtype(dtype: Any, **arrays: Any) -> None:
 
 
 def memory_budget() -> int:
-    """Bytes a result may take: half of what is free now."""
+    """Bytes a result may take: most of what is free now, not all, because others use the machine too."""
     return int(SHARE_OF_MEMORY * psutil.virtual_memory().available)
+
+
+def require_memory(n_bytes: float, what: str, advice: str, *, parts: str = "", budget: int | None = None) -> None:
+    """Refuse what cannot fit before anything is allocated, with what it was predicted to need and what is free."""
+    budget = memory_budget() if budget is None else budget
+    if n_bytes > budget:
+        raise MemoryError(
+            f"{what} need {describe_bytes(n_bytes)}{parts and f' ({parts})'}, but only {describe_bytes(budget)} may be "
+            f"used: {describe_bytes(psutil.virtual_memory().available)} are free. {advice}"
+        )
 
 
 def describe_bytes(n_bytes: float) -> str:
     """``n_bytes`` in the unit a person would use."""
+    n_bytes = float(min(n_bytes, sys.float_info.max))
     for unit in ("bytes", "kB", "MB", "GB"):
         if n_bytes < 999.5:
             return f"{n_bytes:.3g} {unit}"
         n_bytes /= 1000
-    return f"{n_bytes:.0f} TB" if n_bytes >= 999.5 else f"{n_bytes:.3g} TB"
+    return f"{n_bytes:.0f} TB" if 999.5 <= n_bytes < 1e6 else f"{n_bytes:.3g} TB"
 
 
 def choose_quantities(
@@ -71,19 +114,16 @@ def choose_quantities(
     budget = memory_budget() if budget is None else budget
     if asked is not None:
         if not isinstance(asked, Iterable):
-            raise ValueError(f"`quantities` must be names out of {', '.join(sizes)}, got {asked!r}.")
+            raise ValueError(f"`quantities` must be names out of {', '.join(sizes)}, got {checks.shown(asked)}.")
         asked = (asked,) if isinstance(asked, str) else tuple(asked)
         if not asked:
             raise ValueError(f"`quantities` must name at least one of {', '.join(sizes)}.")
         for name in asked:
             checks.choice("quantities", name, sizes)
         need = sum(sizes[name] for name in asked)
-        if need > budget:
-            parts = ", ".join(f"{name} {describe_bytes(sizes[name])}" for name in asked)
-            raise MemoryError(
-                f"`quantities` need {describe_bytes(need)} ({parts}), but only {describe_bytes(budget)} may be used. "
-                "Ask for fewer quantities, fewer samples or a smaller depth."
-            )
+        parts = ", ".join(f"{name} {describe_bytes(sizes[name])}" for name in asked)
+        advice = "Ask for fewer quantities, fewer samples or a smaller depth."
+        require_memory(need, "`quantities`", advice, parts=parts, budget=budget)
         return asked, ()
     kept: list[str] = []
     for name, size in sizes.items():

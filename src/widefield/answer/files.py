@@ -1,29 +1,46 @@
-"""Files: one NetCDF file gives back the arrays, the certificate and the whole question."""
+"""Files: one NetCDF file gives back the arrays, the certificate and the whole question, or is refused.
 
+A file ends with a checksum of everything before it, which other readers of NetCDF and HDF5 pass over. It is read before
+HDF5 sees the file: a damaged one may hang there, or come out as other numbers.
+"""
+
+import hashlib
 import json
 import os
+import re
+import secrets
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from pydantic import TypeAdapter
 
 from widefield.answer.certificate import Certificate, Check, Status
 from widefield.answer.solution import Solution, as_fields
+from widefield.question import checks
 from widefield.question.activation import NAMED, Activation, named, unavailable
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
 
+try:
+    import fcntl
+except ImportError:  # Windows: what a killed process leaves is not removed
+    fcntl = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     import xarray as xr
 
-FORMAT = "widefield-2"
+FORMAT = "widefield-3"
 NOUNS = {"task": Task, "teacher": Teacher, "training": Training}
+CHECKSUM = b"widefield sha256 %s\n"
+CHECKSUM_SIZE = len(CHECKSUM % bytes(64))
+PART = 2**24  # bytes that are read or written at once
 
 
 def save(solution: Solution, path: str | os.PathLike) -> Path:
@@ -38,53 +55,135 @@ def save(solution: Solution, path: str | os.PathLike) -> Path:
         "certificate": json.dumps(_certificate_dict(solution.certificate)),
         "network": json.dumps(network_dict(solution.network)),
     }
-    return write_atomically(path, lambda scratch: tree.to_netcdf(scratch, engine="h5netcdf"))
+    content = tree.to_netcdf(engine="h5netcdf")  # in memory: HDF5 that fails to write to a disk ends the interpreter
+    return write_atomically(path, content, checksum(content))
+
+
+def checksum(content: Any) -> bytes:
+    """The end of a file that begins with ``content``."""
+    return CHECKSUM % hashlib.sha256(content).hexdigest().encode()
 
 
 def load(path: str | os.PathLike) -> Solution:
-    """Read a file written by `Solution.save`."""
+    """Read a file written by `Solution.save`; a file that is damaged, cut off or of another kind is a ValueError.
+
+    Nothing in a file is executed, and no more memory is taken than the file is large.
+    """
     import xarray as xr
 
-    path = Path(path)
+    path = checks.path("path", path)
     if not path.is_file():
-        raise ValueError(f"`path` must be a file written by Solution.save, but {str(path)!r} does not exist.")
-    try:
-        with xr.open_datatree(path, engine="h5netcdf") as tree:
-            groups = {name: child.to_dataset(inherit=False).load() for name, child in tree.children.items()}
-            attrs = dict(tree.attrs)
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"`path` is not a widefield file: {str(path)!r} ({error}).") from error
-    if attrs.get("format") != FORMAT:
-        raise ValueError(f"`path` is not a file of format {FORMAT}: {str(path)!r} has {attrs.get('format')!r}.")
-    try:
-        return _assemble(groups, attrs)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"`path` is a damaged widefield file: {str(path)!r} ({error!r}).") from error
+        raise ValueError(f"`path` must be a file written by Solution.save, but {str(path)!r} is none.")
+    with open(path, "rb") as file:
+        _verify(file, path)
+        try:
+            _refuse_what_is_not_inside(file)
+            with xr.open_datatree(file, engine="h5netcdf") as tree:
+                groups = {name: child.to_dataset(inherit=False).load() for name, child in tree.children.items()}
+                attrs = dict(tree.attrs)
+            if attrs.get("format") != FORMAT:
+                raise ValueError(f"its format is {attrs.get('format')!r}, not {FORMAT}")
+            return _assemble(groups, attrs)
+        except Exception as error:  # the readers of HDF5, NetCDF and JSON have many kinds
+            raise ValueError(f"`path` is no widefield file that can be read: {str(path)!r} ({error!r}).") from error
 
 
-def write_atomically(path: str | os.PathLike, write: Callable[[str], Any]) -> Path:
-    """Have ``write`` make a file under a temporary name, flush it to disk and rename it: no half file is left."""
-    path = Path(path)
+def _verify(file: BinaryIO, path: Path) -> None:
+    """Compare the content with the checksum at its end."""
+    size = os.fstat(file.fileno()).st_size - CHECKSUM_SIZE
+    file.seek(max(size, 0))
+    stated = re.fullmatch(re.escape(CHECKSUM) % b"([0-9a-f]{64})", file.read())
+    if size < 0 or stated is None:
+        raise ValueError(
+            f"`path` is not a file written by Solution.save, or it is damaged or cut off: {str(path)!r} does not end with "
+            "a checksum."
+        )
+    digest = hashlib.sha256()
+    file.seek(0)
+    for start in range(0, size, PART):
+        digest.update(file.read(min(PART, size - start)))
+    if digest.hexdigest().encode() != stated[1]:
+        raise ValueError(f"`path` is damaged: {str(path)!r} has other bytes than were written (its checksum differs).")
+    file.seek(0)
+
+
+def _refuse_what_is_not_inside(file: BinaryIO) -> None:
+    """Links to other files, and arrays that are larger than the file."""
+    import h5py
+
+    with h5py.File(file, "r") as root:
+        groups, arrays = [root], []
+        for group in groups:
+            if any(not isinstance(group.get(name, getlink=True), h5py.HardLink) for name in group):
+                raise ValueError("it has links to other places")
+            arrays += [item for item in group.values() if isinstance(item, h5py.Dataset)]
+            if group is root:
+                groups += [item for item in group.values() if isinstance(item, h5py.Group)]
+        if any(array.external or array.is_virtual for array in arrays):
+            raise ValueError("it has arrays in other files")
+        dimension = b"This is a netCDF dimension but not a netCDF variable"
+        stored = [array for array in arrays if not bytes(array.attrs.get("NAME", b"")).startswith(dimension)]
+        if sum(array.size * array.dtype.itemsize for array in stored) > os.fstat(file.fileno()).st_size:
+            raise ValueError("it has arrays that are larger than the file")
+    file.seek(0)
+
+
+def write_atomically(path: str | os.PathLike, content: Any, *rest: bytes) -> Path:
+    """Write a file under a temporary name, flush it to disk and rename it: until then, the old file is there.
+
+    ``content`` are bytes, followed by the ``rest``, or a function that makes a file of the name it is given. What saves
+    have left in the folder that were killed is removed; a lock tells it from what is being written.
+    """
+    path = checks.path("path", path)
     if not path.parent.is_dir():
         raise ValueError(f"`path` must lie in an existing folder, but {str(path.parent)!r} does not exist.")
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=f".part{path.suffix}")
-    os.close(handle)
-    try:
-        write(scratch)
-        with open(scratch, "rb+") as written:
-            os.fsync(written.fileno())
-        os.chmod(scratch, 0o666 & ~_umask())
-        os.replace(scratch, path)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
+    if path.is_dir():
+        raise ValueError(f"`path` must be the name of a file, but {str(path)!r} is a folder.")
+    if callable(content):
+        content = _content_made_by(content, path)
+    _remove_what_was_left(path.parent)
+    file, scratch = _scratch(path.parent)
+    with file:
+        try:
+            for part in (content, *rest):
+                view = memoryview(part)
+                while view:
+                    view = view[os.write(file.fileno(), view[:PART]) :]
+            os.fsync(file.fileno())
+            if fcntl is None:
+                file.close()
+            os.replace(scratch, path)
+        except BaseException:
+            file.close()
+            scratch.unlink(missing_ok=True)
+            raise
     return path
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _content_made_by(make: Callable[[str], Any], path: Path) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="widefield-") as folder:
+        make(str(Path(folder) / path.name))
+        return (Path(folder) / path.name).read_bytes()
+
+
+def _scratch(folder: Path) -> tuple[BinaryIO, Path]:
+    """A new file that is locked as long as it is open."""
+    while True:
+        scratch = folder / f".widefield-{secrets.token_hex(8)}.part"
+        file = open(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666), "rb+", buffering=0)  # noqa: SIM115
+        with suppress(OSError):  # a file system without locks: nobody can remove what is not locked
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return file, scratch
+        file.close()  # removed by another save before it was locked
+
+
+def _remove_what_was_left(folder: Path) -> None:
+    for left in folder.glob(".widefield-*.part") if fcntl is not None else ():
+        with suppress(OSError), open(left, "rb+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()
 
 
 def _assemble(groups: "dict[str, xr.Dataset]", attrs: dict[Any, Any]) -> Solution:

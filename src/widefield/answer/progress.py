@@ -1,9 +1,16 @@
-"""A progress bar that says what remains."""
+"""Progress: one bar on a terminal, a line now and then where the output is redirected."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
-LONG = 3.0
+from widefield.question import checks
+
+LONG = 3.0  # seconds: what is shorter shows nothing unless asked
+PAUSE = 10.0  # seconds between two lines
+_SHOWN: ContextVar[bool] = ContextVar("_SHOWN", default=False)
+Update = Callable[[float, float, str], None]  # how much is done, of how much, and what is under way
 
 
 @contextmanager
@@ -14,31 +21,67 @@ def bar(title: str, total: int, shown: bool | None, seconds: float) -> Iterator[
     """
     from rich.console import Console
 
-    console = Console(stderr=True)
-    if not (console.is_terminal and seconds > LONG if shown is None else shown):
-        yield lambda finished: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    if shown is not None:
+        checks.flag("progress", shown)
+    done = 0
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("left"), console=console) as progress:
-        task = progress.add_task(title, total=total)
-        yield lambda finished: progress.advance(task, finished)
+    def advance(finished: int) -> None:
+        nonlocal done
+        done += finished
+        update(done, total, title)
+
+    console = Console(stderr=True)
+    with _display(console, console.is_terminal and seconds > LONG if shown is None else shown, False) as update:
+        update(0, total, title)
+        yield advance
 
 
 @contextmanager
 def stages(title: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Yields a function to call with how much is done, of how much, and what is under way; shown on a terminal only."""
-    from rich import progress as parts
+    """Yields a function to call with how much is done, of how much, and what is under way."""
     from rich.console import Console
 
-    console = Console(stderr=True)
-    words, shown = parts.TextColumn("{task.description}"), (parts.BarColumn(bar_width=24), parts.TaskProgressColumn())
-    times = parts.TimeElapsedColumn(), parts.TextColumn("left"), parts.TimeRemainingColumn()
-    with parts.Progress(
-        words, *shown, *times, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task(title, total=None)
-        yield lambda done, total, what: progress.update(
-            task, completed=done, total=total, description=f"{title}: {what}"
-        )
+    with _display(Console(stderr=True), True, True) as update:
+        yield lambda done, total, what: update(done, total, f"{title}: {what}")
+
+
+@contextmanager
+def _display(console, shown: bool, transient: bool) -> Iterator[Update]:
+    """One display at a time: what runs inside of it shows nothing of its own."""
+    if not shown or _SHOWN.get():
+        yield lambda done, total, what: None
+        return
+    token = _SHOWN.set(True)
+    try:
+        with _terminal(console, transient) if console.is_terminal else _lines(console, transient) as update:
+            yield update
+    finally:
+        _SHOWN.reset(token)
+
+
+@contextmanager
+def _terminal(console, transient: bool) -> Iterator[Update]:
+    from rich import progress as parts
+
+    words, count = parts.TextColumn("{task.description}"), parts.MofNCompleteColumn()
+    left = parts.TimeRemainingColumn(), parts.TextColumn("left")
+    with parts.Progress(words, parts.BarColumn(), count, *left, console=console, transient=transient) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda done, total, what: progress.update(task, completed=done, total=total, description=what)
+
+
+@contextmanager
+def _lines(console, quiet: bool) -> Iterator[Update]:
+    """The last line is always told, unless ``quiet``."""
+    began, last, told = time.monotonic(), "", False
+
+    def update(done: float, total: float, what: str) -> None:
+        nonlocal began, last, told
+        last, told = f"{what}: {done:g}/{total:g}", False
+        if time.monotonic() - began >= PAUSE:
+            console.print(last, highlight=False, soft_wrap=True)
+            began, told = time.monotonic(), True
+
+    yield update
+    if last and not told and not quiet:
+        console.print(last, highlight=False, soft_wrap=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from widefield.answer.solution import Solution
 from widefield.plot import dynamics, generic, posterior, prior, proportional
-from widefield.plot.style import Figure, Panel, house_style, panels, save
+from widefield.plot.style import Figure, Panel, format_of, house_style, panels, save
 
 N_COLUMNS = 3
 # what a certificate calls the theory: the panels of its picture; any other theory gets the generic one
@@ -33,6 +33,8 @@ def solution(solution: Solution, path: str | os.PathLike | None = None) -> Figur
 
     Returns the matplotlib figure; with ``path`` it is also written.
     """
+    if path is not None:
+        format_of(path)  # before anything is drawn
     theory = solution.certificate.options.get("simulation", solution.certificate.theory)  # of an extrapolation
     draw = PICTURES.get(theory, generic.pictures)(solution) or generic.pictures(solution)
     if not draw:

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from widefield.answer.files import write_atomically
+from widefield.question import checks
 
 Panel = Callable[[Axes], None]  # draws itself
 Share = Literal["none", "row", "col"]  # axes with one vertical range
@@ -191,15 +192,18 @@ def letter(axes: Axes, text: str) -> None:
     axes.set_title(text, loc="left", fontweight="bold")
 
 
+def format_of(path: str | os.PathLike) -> str:
+    """The format that the suffix of ``path`` says (none: PNG)."""
+    name = checks.path("path", path)
+    kind = name.suffix[1:] or "png"
+    if kind not in Figure().canvas.get_supported_filetypes():
+        raise ValueError(f"`path` must end in a format such as .png, .pdf or .svg, got {name.name!r}.")
+    return kind
+
+
 def save(figure: MatplotlibFigure, path: str | os.PathLike) -> Path:
-    """Write a figure whole or not at all; the suffix says the format (none: PNG)."""
-    path = Path(path)
-    kind = path.suffix[1:] or "png"
-    if kind not in figure.canvas.get_supported_filetypes():
-        raise ValueError(f"`path` must end in a format such as .png, .pdf or .svg, got {path.name!r}.")
-
-    def write(temporary: str) -> None:
-        with house_style():
-            figure.savefig(temporary, format=kind, dpi=DPI)
-
-    return write_atomically(path, write)
+    """Write a figure whole or not at all."""
+    buffer, kind = io.BytesIO(), format_of(path)
+    with house_style():
+        figure.savefig(buffer, format=kind, dpi=DPI)
+    return write_atomically(path, buffer.getvalue())

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widefield.question import checks
+
 
 @dataclass(frozen=True)
 class Activation:
@@ -27,21 +29,19 @@ class Activation:
     name: str = ""
     parameters: tuple[float, ...] = ()
     source: str = field(default="", compare=False, repr=False)
-    is_named: bool = field(default=False, repr=False)
+    is_named: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise ValueError(f"`function` must be a callable of one array, got {self.function!r}.")
-        try:
-            breaks = np.atleast_1d(np.asarray(self.breaks, dtype=float))
-        except (TypeError, ValueError):
-            raise ValueError(f"`breaks` must be finite numbers such as (-1, 1), got {self.breaks!r}.") from None
-        if breaks.ndim != 1 or not np.isfinite(breaks).all():
-            raise ValueError(f"`breaks` must be finite numbers, got {self.breaks!r}.")
-        object.__setattr__(self, "breaks", tuple(sorted({float(b) for b in breaks})))
+            raise ValueError(f"`function` must be a callable of one array, got {checks.shown(self.function)}.")
+        for name in ("name", "source"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"`{name}` must be text, got {checks.shown(getattr(self, name))}.")
+        object.__setattr__(self, "breaks", tuple(sorted(set(_numbers("breaks", self.breaks)))))
+        object.__setattr__(self, "parameters", _numbers("parameters", self.parameters))
         if not self.name:
             object.__setattr__(self, "name", getattr(self.function, "__name__", "activation"))
-        if not self.is_named and not self.source:
+        if not self.source:
             object.__setattr__(self, "source", source_of(self.function))
             self._check_elementwise()
 
@@ -80,23 +80,40 @@ def source_of(function: Callable) -> str:
         return repr(function)
 
 
+def _numbers(name: str, value: Any) -> tuple[float, ...]:
+    allowed = "finite numbers such as (-1, 1)"
+    given = checks.as_array(name, value, allowed)
+    if given.size and given.dtype.kind not in "fiu":
+        raise ValueError(f"`{name}` must be {allowed}, got {checks.shown(value)}.")
+    return tuple(np.atleast_1d(checks.real_array(name, value, (0, 1), allowed)[0]).tolist()) if given.size else ()
+
+
+def _library(function: Callable, breaks: tuple[float, ...], name: str, *parameters: float) -> Activation:
+    """One of the library's own functions: nobody else can say that its closed forms are known."""
+    own = Activation(function, breaks, name, parameters, source="widefield")
+    object.__setattr__(own, "source", "")
+    object.__setattr__(own, "is_named", True)
+    return own
+
+
 def leaky_relu(slope: float = 0.01) -> Activation:
     r""":math:`\max(x, 0) + \text{slope}\,\min(x, 0)`."""
-    return _leaky_relu_of(float(slope))
+    return _leaky_relu_of(checks.real("slope", slope))
 
 
 @lru_cache
 def _leaky_relu_of(slope: float) -> Activation:
-    function = lambda x: jnp.where(x > 0, x, slope * x)  # noqa: E731
-    return Activation(function, (0.0,), "leaky_relu", (slope,), is_named=True)
+    return _library(lambda x: jnp.where(x > 0, x, slope * x), (0.0,), "leaky_relu", slope)
+
+
+def monomial(power: int) -> Activation:
+    r""":math:`x^p` for a whole power :math:`p \ge 1`."""
+    return _monomial_of(checks.integer("power", power, 1, 16))
 
 
 @lru_cache
-def monomial(power: int) -> Activation:
-    r""":math:`x^p` for a whole power :math:`p \ge 1`."""
-    if isinstance(power, bool) or int(power) != power or not 1 <= power <= 16:
-        raise ValueError(f"`power` must be a whole number from 1 to 16, got {power!r}.")
-    return Activation(lambda x: x ** int(power), (), "monomial", (float(power),), is_named=True)
+def _monomial_of(power: int) -> Activation:
+    return _library(lambda x: x**power, (), "monomial", float(power))
 
 
 def _rbf(x):
@@ -121,7 +138,7 @@ _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }
 _BREAKS = {"relu": (0.0,), "abs": (0.0,)}
 NAMED: dict[str, Activation] = {"leaky_relu": leaky_relu()} | {
-    name: Activation(function, _BREAKS.get(name, ()), name, is_named=True) for name, function in _FUNCTIONS.items()
+    name: _library(function, _BREAKS.get(name, ()), name) for name, function in _FUNCTIONS.items()
 }
 
 

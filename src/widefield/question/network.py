@@ -8,10 +8,11 @@ from widefield.question import checks
 from widefield.question.activation import Activation, as_activation
 
 Variance = float | tuple[float, ...]
+MOST_STATES = 10**6
 SHARING = ("tied", "untied")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Network(checks.Noun):
     r"""A deep or recurrent network of ``depth`` hidden states with Gaussian parameters.
 
@@ -39,7 +40,7 @@ class Network(checks.Noun):
     branch: float | None = None
 
     def __post_init__(self) -> None:
-        depth = checks.integer("depth", self.depth, 1)
+        depth = checks.integer("depth", self.depth, 1, MOST_STATES)
         self._put(depth=depth, activation=as_activation(self.activation))
         for name in ("weights", "biases", "inputs"):
             checks.choice(name, getattr(self, name), SHARING)

@@ -7,16 +7,18 @@ import numpy as np
 from widefield.question import checks
 
 _INPUTS = "a (sample, D) array or a (sample, state, D) array of sequences"
+CLASSES = "y: integers are regressed as numbers; classes are one column each, such as np.eye(n_classes)[y]"
 _LABELS = "(sample,), (sample, output) or (sample, supervised state, output)"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Task(checks.Noun):
     """Inputs ``x`` and optional labels ``y``, with optional test inputs and labels.
 
     ``x[:, s]`` drives state ``s``; a 2-D ``x`` drives state 0 only. ``supervised`` are the states whose readouts have
     labels, negative indices counting from the end. 1-D and 2-D ``y`` belong to one supervised state (by default the
-    last), 3-D ``y`` has one entry per supervised state in that order (by default all states).
+    last), 3-D ``y`` has one entry per supervised state in that order (by default all states). Labels are numbers: the
+    integers 0, 1, 2 are regressed as such, which a note says; classes are one column each.
     """
 
     x: np.ndarray
@@ -24,7 +26,7 @@ class Task(checks.Noun):
     supervised: tuple[int, ...] | None = None
     x_test: np.ndarray | None = None
     y_test: np.ndarray | None = None
-    notes: tuple[str, ...] = field(default=(), repr=False)
+    notes: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         notes: list[str] = []
@@ -34,10 +36,15 @@ class Task(checks.Noun):
             ("x_test", (2, 3), _INPUTS),
             ("y_test", (1, 2, 3), _LABELS),
         ):
-            if name == "x" or getattr(self, name) is not None:
-                array, note = checks.real_array(name, getattr(self, name), ndim, meaning)
-                self._put(**{name: array})
-                notes += [note] if note else []
+            given = getattr(self, name)
+            if given is None and name != "x":
+                continue
+            array, note = checks.real_array(name, given, ndim, meaning)
+            self._put(**{name: array})
+            notes += [note] if note else []
+            single = array.ndim == 1 or array.shape[-1] == 1
+            if name == "y" and single and np.asarray(given).dtype.kind in "iub" and (np.abs(array) != 1).any():
+                notes.append(CLASSES)
         self._put(supervised=checks.states(self.supervised), notes=tuple(notes))
         if self.y is not None:
             self._check_labels(self.y)

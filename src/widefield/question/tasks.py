@@ -80,7 +80,7 @@ def cifar10(
     is not read. Pixels are divided by 255; labels as in `digits`; training images come from the data batches, test
     images from the test batch.
     """
-    folder, wanted, rng = Path(path), _classes(classes), _generator(seed)
+    folder, wanted, rng = checks.path("path", path), _classes(classes), _generator(seed)
     n_train, n_test = checks.integer("n_train", n_train, 1), checks.integer("n_test", n_test, 0)
     train = _read_cifar10(folder, CIFAR10_TRAIN, wanted, rng, n_train, "`n_train`")
     test = _read_cifar10(folder, CIFAR10_TEST, wanted, rng, n_test, "`n_test`") if n_test else train
@@ -103,7 +103,10 @@ def _generator(seed: int) -> np.random.Generator:
 def _classes(classes: Iterable[int] | None) -> tuple[int, ...]:
     if classes is None:
         return CLASSES
-    labels = tuple(classes) if isinstance(classes, Iterable) else ()
+    try:
+        labels = tuple(classes)
+    except TypeError:  # no sequence
+        labels = ()
     whole = all(isinstance(c, int | np.integer) and not isinstance(c, bool) and c in CLASSES for c in labels)
     if not whole or len(labels) < 2 or len(set(labels)) < len(labels):
         raise ValueError(f"`classes` must be at least two different labels from 0 … 9, got {classes!r}.")

@@ -10,7 +10,7 @@ from widefield.question import checks
 INPUTS = ("first", "same", "sequence")
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Teacher(checks.Noun):
     r"""Gaussian inputs and a linear target with label noise.
 

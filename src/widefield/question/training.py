@@ -10,10 +10,11 @@ from widefield.question import checks
 from widefield.question.activation import source_of as source_of
 
 Rate = float | np.ndarray | Callable[[int], float]
+MOST_STEPS = 10**9
 LOSSES = ("squared", "logistic", "cross_entropy")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Training(checks.Noun):
     r"""Gradient descent for ``steps`` updates with learning rate ``rate``.
 
@@ -47,7 +48,7 @@ class Training(checks.Noun):
     initial_scale: float | Sequence[float] = 1.0
 
     def __post_init__(self) -> None:
-        tau, steps = self.momentum_time, checks.integer("steps", self.steps, 1)
+        tau, steps = self.momentum_time, checks.integer("steps", self.steps, 1, MOST_STEPS)
         self._put(
             steps=steps,
             rate=_rate(self.rate, steps),
@@ -107,17 +108,16 @@ class Training(checks.Noun):
 
 def _rate(rate: Any, steps: int) -> float | np.ndarray:
     """One positive number, or one per step."""
-    checks.reject_tracers(rate=rate)
     try:
-        rates = np.asarray([rate(t) for t in range(steps)] if callable(rate) else rate)
+        given = [rate(t) for t in range(steps)] if callable(rate) else rate
     except Exception as error:  # whatever a user's function raises
         raise ValueError(f"`rate` must be a function of the step, got {rate!r}: {error}.") from error
+    allowed = f"a number, {steps} of them (one per step) or a function of the step"
+    rates = checks.as_array("rate", given, allowed)
     if rates.dtype.kind not in "fiu" or rates.shape not in ((), (steps,)):
-        raise ValueError(
-            f"`rate` must be a number, {steps} of them (one per step) or a function of the step, got {rate!r}."
-        )
+        raise ValueError(f"`rate` must be {allowed}, got {checks.shown(rate)}.")
     rates = rates.astype(float)
-    if not np.isfinite(rates).all() or (rates <= 0).any():
+    if not np.isfinite(rates).all() or (rates < checks.SMALLEST).any():
         raise ValueError(f"`rate` must be positive and finite, got {rates.min():g} … {rates.max():g}.")
     rates.flags.writeable = False
     return rates if rates.ndim else float(rates)
@@ -133,8 +133,8 @@ def _batches(batches: Any, steps: int) -> np.ndarray:
 
 
 def _initial_scale(value: Any) -> float | tuple[float, ...]:
-    if np.ndim(value) == 0:
-        return checks.nonnegative("initial_scale", value, positive=True)
-    if np.ndim(value) != 1 or len(value) < 2:
-        raise ValueError(f"`initial_scale` must be one number, or one per weight matrix, got {value!r}.")
-    return tuple(checks.nonnegative(f"initial_scale[{i}]", v, positive=True) for i, v in enumerate(value))
+    allowed = "one number, or one per weight matrix"
+    values = checks.as_array("initial_scale", value, allowed)
+    if values.ndim > 1 or (values.ndim == 1 and len(values) < 2):
+        raise ValueError(f"`initial_scale` must be {allowed}, got {checks.shown(value)}.")
+    return checks.per_state("initial_scale", value, values.size, tied=False, positive=True)
