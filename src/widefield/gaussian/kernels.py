@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import combinations_with_replacement
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 
 from widefield.answer.certificate import SolveError
 from widefield.gaussian import closed, quadrature, rules
+from widefield.gaussian.steepness import level_of, steepness
 from widefield.question.activation import Activation
 
 Table = dict[str, Array]
@@ -29,6 +30,13 @@ CHUNK = 16
 SPLIT_TERMS, SPLIT_NODES = 256, 32  # for activations with breaks
 RESOLVED = 3e-13  # change of the coefficients, relative to the norm, that counts as none
 CUT = 1e-13  # of the scale: where an adaptive series stops
+
+
+class Steep(NamedTuple):
+    """Edges of panels for a user's function that varies fast, and what these leave unresolved, order by order."""
+
+    edges: tuple[float, ...]
+    unresolved: tuple[float, ...]
 
 
 class AbstractKernel(eqx.Module):
@@ -101,6 +109,7 @@ class SeriesKernel(AbstractKernel):
     nodes: Float[Array, " node"] | None
     weights: Float[Array, " node"] | None
     basis: Float[Array, "node term"] | None
+    steep: Steep | None = eqx.field(static=True, default=None)
 
     def table(self, q):
         z, weight = self._nodes(q)
@@ -112,7 +121,7 @@ class SeriesKernel(AbstractKernel):
                 table[f"moment_{i}_{j}"] = jnp.sum(weight * (values[i] * values[j]), axis=-1)
         for k in self.orders:
             weighted, norm, terms = weight * values[k], table[f"moment_{k}_{k}"], _terms(self._parity(k))
-            if self.basis is None:
+            if self.basis is None or self.steep is not None:
                 coefficients = _project(weighted, z, self.n_terms)[terms]
             else:
                 coefficients = jnp.moveaxis(weighted @ self.basis[:, terms], -1, 0)
@@ -146,7 +155,8 @@ class SeriesKernel(AbstractKernel):
         total = jnp.where(same, total + jax.lax.stop_gradient(moment - total), total)
         # Fewer terms than all leave a tail of at most the whole norm times ρ^n.
         tail = jnp.where(n_terms < self.n_terms, 1.0, tail_a * tail_b) if self.adaptive else tail_a * tail_b
-        blind = max(self.unresolved[self.orders.index(k)] for k in orders)
+        unresolved = self.unresolved if self.steep is None else self.steep.unresolved
+        blind = max(unresolved[self.orders.index(k)] for k in orders)
         return total, jax.lax.stop_gradient(tail * jnp.exp(n_terms * log_rho) + blind)
 
     def moment(self, orders: Orders, q: Array, p: Array, c: Array) -> Array:
@@ -185,6 +195,8 @@ class SeriesKernel(AbstractKernel):
 
     def _nodes(self, q):
         """z and its weights, (..., node) with as many axes in front as ``q`` has."""
+        if self.steep is not None:
+            return _split_nodes(self.activation.breaks, q, steep=self.steep.edges)
         if self.nodes is None or self.weights is None:
             return _split_nodes(self.activation.breaks, q)
         in_front = tuple(range(q.ndim))
@@ -279,11 +291,15 @@ def _horner_pairs(a: Array, b: Array, x: Array, n_terms: Array | None) -> Array:
     return jax.lax.fori_loop(first, len(a), step, jnp.zeros_like(x))
 
 
-def _split_nodes(breaks: tuple[float, ...], q, n_nodes: int = SPLIT_NODES):
-    """Nodes on panels that end at the breaks, which lie elsewhere for every variance."""
+def _split_nodes(breaks: tuple[float, ...], q, n_nodes: int = SPLIT_NODES, steep: tuple[float, ...] = ()):
+    """Nodes on panels that end at the breaks and at the ``steep`` edges, which lie elsewhere for every variance."""
     safe = jnp.where(q > 0, q, 1)
-    centers = jnp.expand_dims(jnp.asarray(breaks, q.dtype), tuple(range(q.ndim))) / jnp.sqrt(safe)[..., None]
-    return rules.panels(jax.lax.stop_gradient(rules.edges(centers, rules.REACH, 8, jnp)), n_nodes, jnp)
+    place = lambda x: jnp.expand_dims(jnp.asarray(x, q.dtype), tuple(range(q.ndim))) / jnp.sqrt(safe)[..., None]  # noqa: E731
+    edges = rules.edges(place(breaks or (0.0,)), rules.REACH, 8, jnp)
+    if steep:
+        more = jnp.clip(place(steep), -rules.REACH, rules.REACH)
+        edges = jnp.sort(jnp.concatenate([edges, more], axis=-1), axis=-1)
+    return rules.panels(jax.lax.stop_gradient(edges), n_nodes, jnp)
 
 
 def _project(values, z, n_terms):
@@ -308,11 +324,6 @@ def parity_of(activation: Activation) -> int:
     return -1 if np.all(np.abs(there + back) <= scale) else 0
 
 
-def level_of(largest: float) -> int:
-    """The power of two that a variance stays below. Levels keep shapes, and so compiled code, from call to call."""
-    return max(-8, math.ceil(math.log2(max(largest, 1e-300))))
-
-
 @lru_cache(maxsize=16)  # a table takes up to 80 MB
 def series_kernel(
     activation: Activation, level: int, dtype: str, adaptive: bool, orders: tuple[int, ...] = (0, 1)
@@ -324,29 +335,38 @@ def series_kernel(
     """
     with jax.enable_x64(True):
         factors = [quadrature.factor(activation, k) for k in orders]
+        scans = [steepness(activation, k, level) for k in orders]
+        edges, rough = tuple(sorted({x for s in scans for x in s.edges})), any(s.rough is not None for s in scans)
+        # Even nodes see what is wider than some spacings, which is most of what is not local, such as a fast sine.
+        widest = float(np.diff(edges).min()) / 2.0 ** (level / 2) / 4 if edges else math.inf
+        if not activation.breaks and widest > 2 * rules.SPACINGS[-1]:
+            edges = ()
         arrays: Any = [None] * 3
-        if activation.breaks:
-            parity, n_terms = 0, SPLIT_TERMS
-            changes = [_split_change(activation.breaks, f.function, 2.0**level) for f in factors]
-        else:
-            spacing, n_terms, changes = _resolve([f.function for f in factors], 2.0**level)
-            z, weight = rules.trapezoid(spacing)
-            arrays = [np.ascontiguousarray(a, dtype) for a in (z, weight, rules.hermite_functions(z, n_terms))]
+        parity, n_terms, spacing, changes = 0, SPLIT_TERMS, rules.SPACINGS[0], [math.inf] * len(orders)
+        if edges or activation.breaks:
+            changes = [_split_change(activation.breaks, f.function, 2.0**level, edges) for f in factors]
+        elif not rough:
+            spacing, n_terms, changes = _resolve([f.function for f in factors], 2.0**level, widest)
             parity = parity_of(activation)
         unresolved = tuple(
-            math.inf if f.deltas else 0.0 if change < RESOLVED else 4 * change
+            math.inf if rough or f.deltas else 0.0 if change < RESOLVED else 4 * change
             for f, change in zip(factors, changes, strict=True)
         )
-        return SeriesKernel(activation, orders, parity, n_terms, adaptive, unresolved, *arrays)
+        steep = Steep(edges, unresolved) if edges else None
+        if not activation.breaks:  # also for a steep function, whose even nodes are said to see nothing
+            z, weight = rules.trapezoid(spacing)
+            arrays = [np.ascontiguousarray(a, dtype) for a in (z, weight, rules.hermite_functions(z, n_terms))]
+            unresolved = (math.inf,) * len(orders) if edges else unresolved
+        return SeriesKernel(activation, orders, parity, n_terms, adaptive, unresolved, *arrays, steep)
 
 
-def _resolve(functions: list[Callable], q: float) -> tuple[float, int, list[float]]:
-    """The widest spacing at which the coefficients of all functions no longer change when it is halved.
+def _resolve(functions: list[Callable], q: float, widest: float) -> tuple[float, int, list[float]]:
+    """The widest spacing, up to ``widest``, at which the coefficients of all functions no longer change when it is halved.
 
     Returns it with the number of terms and what still changes, relative to the norms. Norms alone would not do: they
     converge for a kink that sits on a node, while the coefficients do not.
     """
-    for spacing in rules.SPACINGS:
+    for spacing in (h for h in rules.SPACINGS if h <= widest):
         z, weight = rules.trapezoid(spacing / 2)
         table = rules.hermite_functions(z, MAX_TERMS)
         n_terms, pairs = 0, []
@@ -363,11 +383,11 @@ def _resolve(functions: list[Callable], q: float) -> tuple[float, int, list[floa
     return spacing, n_terms, changes
 
 
-def _split_change(breaks: tuple[float, ...], function: Callable, q: float) -> float:
+def _split_change(breaks: tuple[float, ...], function: Callable, q: float, edges: tuple[float, ...]) -> float:
     """How much the coefficients on panels split at the breaks change with fewer nodes."""
     coefficients = []
     for n_nodes in (SPLIT_NODES, SPLIT_NODES - 8):
-        z, weight = (np.asarray(a) for a in _split_nodes(breaks, jnp.asarray(q), n_nodes))
+        z, weight = (np.asarray(a) for a in _split_nodes(breaks, jnp.asarray(q), n_nodes, edges))
         coefficients.append((weight * function(math.sqrt(q) * z)) @ rules.hermite_functions(z, SPLIT_TERMS))
     size = np.linalg.norm(coefficients[0])
     return float(np.linalg.norm(np.subtract(*coefficients)) / size) if size > 0 else 0.0

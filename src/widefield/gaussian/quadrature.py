@@ -15,41 +15,31 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from widefield.gaussian import rules
+from widefield.gaussian.steepness import check_function, derivative, level_of, refuse_rough, usual_levels
 from widefield.question.activation import Activation
 
 REACH = 10.0
 NODES = (10, 16)
+LARGEST_TABLE = 2**22  # values of an inner integral at a time
 EPS = float(np.finfo(float).eps)
 
 
 class Factor(NamedTuple):
-    """One factor of the average: a function with its breaks, and the delta functions that sit on them."""
+    """A function with its breaks, the delta functions that sit on them, and panels for where it varies fast."""
 
     function: Callable[[np.ndarray], np.ndarray]
     breaks: tuple[float, ...]
     deltas: tuple[tuple[float, float], ...]
-
-
-def derivative(function: Callable, order: int) -> Callable[[np.ndarray], np.ndarray]:
-    """The ``order``-th derivative of a scalar JAX function, on NumPy arrays and always in float64."""
-    for _ in range(order):
-        function = jax.grad(function)
-    compiled = jax.jit(jax.vmap(function))
-
-    def derived(x: np.ndarray) -> np.ndarray:
-        with jax.enable_x64(True):
-            return np.asarray(compiled(np.ravel(x))).reshape(np.shape(x))
-
-    return derived
+    steep: np.ndarray = np.empty(0)
 
 
 @lru_cache
 def factor(activation: Activation, order: int) -> Factor:
     """φ^(order) of an activation; raises where a jump of φ^(order−2) would need the derivative of a delta function."""
+    check_function(activation)
     jumps = [[_jump(activation, k, x) for x in activation.breaks] for k in range(order)]  # of the lower derivatives
     if any(map(any, jumps[:-1])):
         raise ValueError(
@@ -68,11 +58,6 @@ def _jump(activation: Activation, order: int, x: float) -> float:
     return jump if abs(jump) > 1e-12 else 0.0
 
 
-def _levels(scale: float) -> int:
-    """Halvings towards a center, down to a fraction of the 1/scale on which a smooth function changes."""
-    return 2 * math.ceil((math.log2(max(scale, 1.0)) + 4) / 2)
-
-
 def _correlation(q: float, p: float, c: float) -> tuple[float, float]:
     """ρ and √(1 − ρ²), the latter from exact arithmetic on the three numbers; ρ = 0 where a variance vanishes."""
     if q == 0 or p == 0:
@@ -87,15 +72,31 @@ def _conditional(g: Factor, mean: np.ndarray, deviation: float, n_nodes: int, le
     if deviation == 0:
         return g.function(mean)
     centers = (np.asarray(g.breaks or (0.0,)) - mean[:, None]) / deviation
-    z, weight = rules.panels(rules.edges(centers, REACH, levels), n_nodes)
-    return np.sum(weight * g.function(mean[:, None] + deviation * z), axis=-1)
+    first, last = (np.searchsorted(g.steep, mean + side * REACH * deviation) for side in (-1, 1))
+    within = first[:, None] + np.arange(int(np.max(last - first)))  # the rest lies beyond reach of every mean
+    steep = np.append(g.steep, np.inf)[np.minimum(within, len(g.steep))]
+    edges = _with(rules.edges(centers, REACH, levels), (steep - mean[:, None]) / deviation)
+    means = np.array_split(mean, max(1, len(mean) * edges.shape[-1] * n_nodes // LARGEST_TABLE))
+    result, start = [], 0
+    for part in means:
+        z, weight = rules.panels(edges[start : start + len(part)], n_nodes)
+        result.append(np.sum(weight * g.function(part[:, None] + deviation * z), axis=-1))
+        start += len(part)
+    return np.concatenate(result)
+
+
+def _with(edges: np.ndarray, more: np.ndarray) -> np.ndarray:
+    """Panel edges with some more that lie within reach."""
+    return np.sort(np.concatenate([edges, np.clip(more, -REACH, REACH)], axis=-1), axis=-1) if more.size else edges
 
 
 def _smooth_part(f: Factor, g: Factor, levels: tuple[int, int], n_nodes: int, q, p, rho, tau) -> np.ndarray:
     """<f(a) g(b)> for one pair without delta functions, its absolute size, and what may lie beyond the reach."""
     a, b = math.sqrt(q), math.sqrt(p)
     centers = [x / a for x in f.breaks if a > 0] + [x / (b * rho) for x in g.breaks if b * rho != 0]
-    z, weight = rules.panels(rules.edges(np.sort(np.asarray(centers or [0.0])), REACH, levels[0]), n_nodes)
+    edges = rules.edges(np.sort(np.asarray(centers or [0.0])), REACH, levels[0])
+    steep = [f.steep / a if a > 0 else f.steep[:0], g.steep / (b * rho) if b * rho != 0 else g.steep[:0]]
+    z, weight = rules.panels(_with(edges, np.concatenate(steep)), n_nodes)
     values = f.function(a * z)
     inner = _conditional(g, rho * b * z, b * tau, n_nodes, levels[1])
     edge = np.abs(values[[0, -1]]).max() * math.exp(-0.5 * REACH**2) * np.abs(g.function(b * z[[0, -1]])).max()
@@ -133,8 +134,11 @@ def _spikes(f: Factor, g: Factor, level: int, n_nodes: int, q, p, rho, tau) -> n
 
 def average(activation: Activation, orders: tuple[int, int], q, p, c) -> tuple[np.ndarray, np.ndarray]:
     """Values and error estimates of <φ^(i)(a) φ^(j)(b)> for one-dimensional arrays of pairs."""
-    f, g = factor(activation, orders[0]), factor(activation, orders[1])
-    inner = _levels(math.sqrt(max(float(np.max(q)), float(np.max(p)), 1e-300)))
+    largest = max(float(np.max(q)), float(np.max(p)), 1e-300)
+    f, g = (
+        factor(activation, k)._replace(steep=np.asarray(refuse_rough(activation, k, level_of(largest)))) for k in orders
+    )
+    inner = usual_levels(math.sqrt(largest))
     value, error = np.empty(len(q)), np.empty(len(q))
     for i, triple in enumerate(zip(q, p, c, strict=True)):
         pair = (float(q[i]), float(p[i]), *_correlation(*map(float, triple)))

@@ -12,6 +12,7 @@ import numpy as np
 from widefield.answer.certificate import SolveError, Status
 from widefield.answer.progress import bar
 from widefield.gaussian import AbstractKernel, RefinedKernel, SeriesKernel, kernel_for
+from widefield.gaussian.steepness import note_of
 from widefield.question.network import Network
 from widefield.theories.prior.core import recursion
 from widefield.theories.prior.core.blocks import Target, place_block, tile_pairs, tile_size
@@ -55,7 +56,7 @@ def fill_matrices(
     except SolveError as missed:
         return Matrices(arrays, q, kernel, failure=Status.inaccurate, notes=(str(missed),))
     finite = all(np.isfinite(array).all() for array in arrays.values())
-    notes = (REFINED,) if isinstance(kernel, RefinedKernel) else ()
+    notes = (*((REFINED,) if isinstance(kernel, RefinedKernel) else ()), *note_of(network.activation))
     return Matrices(arrays, q, kernel, error, None if finite else Status.nonfinite, notes)
 
 
