@@ -1,6 +1,7 @@
 """Metrics against brute force and closed forms; verdicts that accept the right theory and reject a near one."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from scipy.integrate import quad
 import widefield as wf
 from widefield.answer.certificate import Certificate, Check
 from widefield.answer.solution import make_solution
-from widefield.compare import Comparison, equal_states, judge
-from widefield.measures import agrees, student_limit
+from widefield.compare import Comparison, Pair, equal_states, judge, judge_all
+from widefield.measures import agrees, norm_p, student_limit
 
 
 def solution(fields, theory="fake"):
@@ -235,9 +236,9 @@ def test_comparison_says_what_was_compared(pair):
 
 def test_the_limit_counts_the_entries_of_all_rows(pair):
     table = wf.compare(*pair)
-    assert {row.limit for row in table} == {student_limit(30, 9 + 1, 1e-6)}
-    assert "Bonferroni over 10 entries" in str(table)
-    assert wf.compare(*pair, quantities="output")["output"].limit == student_limit(30, 1, 1e-6)
+    assert {row.limit for row in table} == {student_limit(30, 9 + 1, 0.5e-6)}, "half of alpha is for the norms"
+    assert "Bonferroni over 10 entries and over 2 norms" in str(table)
+    assert wf.compare(*pair, quantities="output")["output"].limit == student_limit(30, 1, 0.5e-6)
 
 
 def test_the_theory_has_a_standard_error_of_its_own(pair):
@@ -248,7 +249,7 @@ def test_the_theory_has_a_standard_error_of_its_own(pair):
     fields = {name: (theory.data[name].dims, theory.data[name].values) for name in errors}
     fields |= {f"{name}_stderr": (theory.data[name].dims, error) for name, error in errors.items()}
     estimated = solution(fields)
-    table = wf.compare(estimated, trial)
+    table = wf.compare(estimated, trial, resolution=2.0)
     assert [row.quantity for row in table] == ["hidden", "output"]
     sem = scipy.stats.sem(trial.hidden.values, axis=0)
     z = (trial.hidden.values.mean(axis=0) - theory.hidden.values) / np.hypot(sem, errors["hidden"])
@@ -256,7 +257,7 @@ def test_the_theory_has_a_standard_error_of_its_own(pair):
     assert table["output"].stderr == pytest.approx(np.hypot(plain["output"].stderr, 0.3))
     assert table["output"].agrees
     turned = solution(fields | {"hidden_stderr": (("state_", "state"), errors["hidden"].T)})
-    assert wf.compare(turned, trial)["hidden"] == table["hidden"]
+    assert wf.compare(turned, trial, resolution=2.0)["hidden"] == table["hidden"]
 
 
 def test_known_standard_errors_decide_without_replicates():
@@ -265,10 +266,10 @@ def test_known_standard_errors_decide_without_replicates():
             {"loss": (("step",), np.array([value, 1.0])), "loss_stderr": (("step",), np.array([error, 0.0]))}
         )
 
-    row = wf.compare(estimate(2.0, 0.3), estimate(2.4, 0.4))["loss"]
+    row = wf.compare(estimate(2.0, 0.3), estimate(2.4, 0.4), resolution=2.0)["loss"]
     assert (row.z, row.stderr, row.n_replicates) == (pytest.approx(0.8), pytest.approx(0.5), 0)
-    assert row.limit == pytest.approx(scipy.stats.norm.isf(1e-6 / 4))
-    assert row.agrees
+    assert row.limit == pytest.approx(scipy.stats.norm.isf(1e-6 / 8))
+    assert row.agrees and row.resolution == pytest.approx(scipy.stats.norm.isf(1e-6 / 4) * 0.5 / 5**0.5)
     exact = solution({"loss": (("step",), np.array([2.0, 1.0]))})
     assert not wf.compare(exact, estimate(4.4, 0.4)).agrees
     assert not wf.compare(estimate(4.4, 0.4), exact).agrees
@@ -290,19 +291,21 @@ def off_by(size, error=None, stderr=None, n=None):
 def test_a_deterministic_error_decides_between_theories(swapped):
     """What an error covers agrees, however small the rest; what it does not cover is infinitely unlikely."""
     turn = (lambda *pair: pair[::-1]) if swapped else (lambda *pair: pair)
-    covered = wf.compare(*turn(off_by(0.0), off_by(0.3, error=0.31)))["loss"]
+    covered = wf.compare(*turn(off_by(0.0), off_by(0.3, error=0.31)), resolution=0.2)["loss"]
     assert (covered.agrees, covered.z, covered.error, covered.n_entries) == (True, 0.0, 0.31, 2)
     assert dict(covered.index) == {"step": 1}, "the largest difference is shown where all are covered"
     missed = wf.compare(*turn(off_by(0.0), off_by(0.3, error=0.29)))["loss"]
     assert missed.agrees is False and np.isinf(missed.z)
-    assert wf.compare(off_by(0.0, error=0.2), off_by(0.3, error=0.15)).agrees, "the errors of both sides add up"
+    assert wf.compare(off_by(0.0, error=0.2), off_by(0.3, error=0.15), resolution=0.2).agrees, (
+        "the errors of both sides add up"
+    )
     assert not wf.compare(off_by(0.0, error=0.2), off_by(0.3, error=0.05)).agrees
     assert wf.compare(off_by(0.0), off_by(0.3, error=0.0)).agrees is None
 
 
 def test_chance_and_deterministic_errors_are_both_seen():
     """z = (|difference| − error)/standard error."""
-    row = wf.compare(off_by(0.0, error=0.1, stderr=0.03), off_by(0.3, error=0.05, stderr=0.04))["loss"]
+    row = wf.compare(off_by(0.0, error=0.1, stderr=0.03), off_by(0.3, error=0.05, stderr=0.04), resolution=0.3)["loss"]
     assert (row.z, row.stderr, row.error) == (pytest.approx(3.0), pytest.approx(0.05), pytest.approx(0.15))
     assert row.agrees and "(± 0.15)" in str(wf.compare(off_by(0.0, error=0.1, stderr=0.03), off_by(0.3, error=0.05)))
     assert not wf.compare(off_by(0.0, error=0.1, stderr=0.03), off_by(0.3, stderr=0.01)).agrees
@@ -311,7 +314,7 @@ def test_chance_and_deterministic_errors_are_both_seen():
 def test_a_theory_with_an_error_meets_replicates():
     trial = off_by(0.2, n=400)
     assert not wf.compare(off_by(0.0), trial).agrees
-    assert wf.compare(off_by(0.0, error=0.2), trial).agrees
+    assert wf.compare(off_by(0.0, error=0.2), trial, resolution=0.2).agrees
     assert not wf.compare(off_by(0.0, error=0.1), trial).agrees, (
         "an error half as large as the difference does not hide it"
     )
@@ -352,17 +355,18 @@ def test_a_simulation_of_unequal_widths_meets_its_theory():
     trial = wf.simulate.prior(net, task, width=200, replicates=100, seed=0)
     table = wf.compare(wf.prior(net, task, quantities=wanted), trial)
     assert {row.quantity for row in table} == {"hidden (equal states)", "feature (equal states)", "output"}
-    assert table.agrees
-    other = wf.DNN(3, "relu", widths=widths, bias_variance=0.1, weight_variance=1.2)
-    assert not wf.compare(wf.prior(other, task, quantities=wanted), trial).agrees
+    assert False not in [row.agrees for row in table] and {row.n_replicates for row in table} == {100}
+    other = wf.DNN(3, "relu", widths=widths, bias_variance=0.1, weight_variance=1.5)
+    wrong = wf.compare(wf.prior(other, task, quantities=wanted), trial, same_question=False)
+    assert wrong.agrees is False and wrong.verdict == "disagrees"
 
 
 def test_comparison_prints_aligned_and_survives_json(pair):
     table = wf.compare(*pair)
     lines = str(table).splitlines()
     assert len(lines) == 5
-    assert " ".join(lines[0].split()) == "quantity at theory simulation z (limit) rms z rel. error agrees"
-    assert len({line.find("yes") for line in lines if line.endswith("yes")} | {lines[0].find("agrees")}) == 1
+    assert " ".join(lines[0].split()) == "quantity at theory simulation z (limit) rms z rel. error resolution verdict"
+    assert [line.rfind(" ") for line in lines[2:4]] == [lines[0].rfind(" ")] * 2 and lines[3].endswith("disagrees")
     assert "30 replicates" in lines[-1]
     assert table._repr_html_().count("<tr>") == 3
     assert json.loads(json.dumps(table.to_dict(), allow_nan=False)) == table.to_dict()
@@ -411,3 +415,188 @@ def test_what_cannot_be_compared_is_named(pair):
         wf.compare(theory, trial, quantities="ntk")
     with pytest.raises(ValueError, match="dims differ"):
         wf.relative_error(theory.hidden, xr.DataArray(np.ones((3, 3)), dims=("a", "b")))
+
+
+# what is rejected, what would have been, and what nobody can say
+
+
+def as_trial(samples, **options):
+    """A simulation with the field y (replicate, entry), of networks of depth 3."""
+    certificate = Certificate("simulate.prior", {"lost": Check(0.0, 0.0)}, options=options)
+    return make_solution({"y": (("replicate", "entry"), samples)}, certificate, wf.DNN(depth=3), None)
+
+
+def as_theory(values):
+    return solution({"y": (("entry",), np.asarray(values, dtype=float))})
+
+
+@pytest.mark.parametrize("n", [2, 5, 30])
+@pytest.mark.parametrize("rank", [1, 3, 40])
+def test_the_norm_is_rejected_as_often_as_alpha_says(n, rank):
+    """Entries that are copies of one another, or of three, or independent: 400 right theories each."""
+    rng = np.random.default_rng(n + rank)
+    mixing = rng.normal(size=(rank, 40))
+    p = np.array([norm_p(rng.normal(size=(n, rank)) @ mixing) for _ in range(400)])
+    for alpha in (0.05, 0.2):
+        assert scipy.stats.binom.sf(np.sum(p < alpha) - 1, 400, alpha) > 1e-4
+    assert np.mean(p < 0.2) > 0.08, "and not far less often"
+
+
+def test_one_entry_is_students_test():
+    rng = np.random.default_rng(0)
+    for n, shift in ((2, 30.0), (5, 8.0), (20, 2.0), (20, 0.1)):
+        samples = rng.normal(size=(n, 1)) + shift
+        exact = scipy.stats.ttest_1samp(samples[:, 0], 0.0).pvalue
+        assert exact <= norm_p(samples) <= 1.25 * exact or exact > 0.3
+
+
+def test_real_networks_reject_their_own_theory_as_often_as_alpha_says():
+    """Kernels of 1000 networks in trials of five, against the mean of 20000 others; a third more variance is seen at once."""
+    task, net = wf.Task(np.random.default_rng(0).normal(size=(4, 3))), wf.DNN(2, "tanh")
+    many = wf.simulate.prior(net, task, width=100, replicates=20000, seed=1, quantities=("hidden", "output")).data
+    trials = wf.simulate.prior(net, task, width=100, replicates=500, seed=2, quantities=("hidden", "output")).data
+    groups = [trials.isel(replicate=slice(i, i + 5)) for i in range(0, 500, 5)]
+
+    def rejected(factor):
+        pairs = [[Pair(name, factor * many[name].mean("replicate"), group[name]) for name in group] for group in groups]
+        return sum(judge_all(one, alpha=0.05).agrees is False for one in pairs)
+
+    assert scipy.stats.binom.sf(rejected(1.0) - 1, 100, 0.05) > 1e-4
+    assert rejected(1.33) > 50
+
+
+@pytest.mark.parametrize("rank", [1, 30])
+def test_the_resolution_is_what_is_rejected(rank):
+    """Errors of a tenth above the resolution, however they are spread, and none of a tenth below along the scatter."""
+    rng = np.random.default_rng(rank)
+    theory = 3.0 + rng.random(30)
+    scatter = 0.2 * rng.normal(size=(6, rank)) @ rng.normal(size=(rank, 30))
+    scatter -= scatter.mean(axis=0)
+    row = wf.compare(as_theory(theory), as_trial(theory + scatter))["y"]
+    worst = np.linalg.svd(scatter)[2][0]
+    for direction in (worst, theory, rng.normal(size=30), np.eye(30)[0]):
+        error = direction / np.linalg.norm(direction) * row.resolution * np.linalg.norm(theory)
+        assert wf.compare(as_theory(theory), as_trial(theory + scatter + 1.1 * error)).agrees is False
+    less = 0.9 * worst * row.resolution * np.linalg.norm(theory)
+    assert wf.compare(as_theory(theory), as_trial(theory + scatter + less)).agrees is None
+
+
+def test_ten_percent_is_seen_where_the_resolution_says_so():
+    rng = np.random.default_rng(11)
+    theory = 1.0 + rng.random(50)
+    for seed in range(20):
+        samples = theory * (1 + 0.1 * np.random.default_rng(seed).normal(size=(40, 50)))
+        right, wrong = (wf.compare(as_theory(f * theory), as_trial(samples))["y"] for f in (1.0, 1.1))
+        assert right.agrees and right.resolution < 0.1, "agreement that means something"
+        assert wrong.verdict == "disagrees"
+
+
+def test_few_networks_see_a_gross_error_and_vouch_for_nothing():
+    task = wf.Task(np.random.default_rng(0).normal(size=(4, 3)))
+    wrong, net = wf.DNN(2, "relu", weight_variance=4.0), wf.DNN(2, "tanh")
+    five, two = (wf.simulate.prior(net, task, width=200, replicates=n, seed=0) for n in (5, 2))
+    gross = wf.compare(wf.prior(wrong, task), five, same_question=False)
+    assert {row.verdict for row in gross} == {"disagrees"} and gross["output"].relative_error > 0.85
+    for table in (wf.compare(wf.prior(net, task), five), wf.compare(wf.prior(wrong, task), two, same_question=False)):
+        assert table.agrees is None and table.verdict == "undecided"
+        assert all(row.resolution > 1 for row in table)
+        assert "an error of 0.1 would not have been either; ask for about" in str(table)
+
+
+def test_what_finite_networks_may_differ_by_is_no_failure():
+    """A difference of 2 % that is resolved: within 5·3/300 = 5 % at one width, beyond it at width 3000 and at two widths."""
+    rng = np.random.default_rng(12)
+    theory, samples = np.ones(4), 1.02 + 0.01 * rng.normal(size=(100, 4))
+    row = wf.compare(as_theory(theory), as_trial(samples, width=300))["y"]
+    assert row.agrees is None and abs(row.z) > row.limit
+    assert "resolved, but no more than finite networks may differ (0.05) at one width; ask a second one" in row.reason
+    assert wf.compare(as_theory(theory), as_trial(samples, width=3000)).agrees is False
+    assert wf.compare(as_theory(theory), as_trial(samples)).agrees is False, "no width, no allowance"
+    assert wf.compare(as_theory(theory), as_trial(samples, dimension=300))["y"].reason.endswith("ask a larger one")
+    assert wf.compare(as_theory(theory), as_trial(samples, wide_width=300, narrow_width=150)).agrees is False
+    shifted = solution({"y": (("entry",), theory), "y_shift": (("entry",), np.full(4, 0.02))})
+    assert wf.compare(shifted, as_trial(samples, width=300)).agrees, "the predicted correction"
+    assert wf.compare(as_theory(1.5 * theory), as_trial(samples, width=300)).agrees is False, "beyond any such offset"
+
+
+def test_two_widths_decide():
+    """relu readouts of networks have no 1/n offset of the mean, their fourth moments do: kernel_variance · n."""
+    task, net = wf.Task(np.eye(2)), wf.DNN(2, "tanh", weight_variance=2.0)
+    narrow, wide = (wf.simulate.prior(net, task, width=n, replicates=400, seed=n) for n in (50, 100))
+    theory = wf.prior(net, task)
+    table = wf.compare(theory, (narrow, wide))
+    assert table.agrees and table.rows == wf.compare(theory, wf.simulate.extrapolate(wide, narrow)).rows
+    assert table.rows == wf.compare(theory, [wide, narrow]).rows
+    near = wf.prior(wf.DNN(2, "tanh", weight_variance=2.6), task)
+    assert wf.compare(near, (narrow, wide), same_question=False).agrees is False
+
+
+TRAINED = {"training": wf.Training(0.1, 3), "task": wf.Task(np.eye(2), np.ones(2))}
+
+
+def asked(network=None, theory="fake", options=None, **nouns):
+    certificate = Certificate(theory, {"residual": Check(0.0, 1.0)}, options=options or {})
+    nouns = TRAINED | nouns
+    return make_solution({"y": (("step",), np.ones(3))}, certificate, network or wf.DNN(2), **nouns)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (asked(wf.DNN(2, "tanh")), "`activation` of the network differs (relu and tanh)"),
+        (asked(wf.DNN(3)), "`depth` of the network differs (2 and 3)"),
+        (asked(task=wf.Task(np.eye(2), -np.ones(2))), "`y` of the task differs"),
+        (asked(task=None), "task differs (the second has none)"),
+        (asked(training=wf.Training(0.2, 3)), "`rate` of the training differs (0.1 and 0.2)"),
+        (asked(training=wf.Training([0.1, 0.2, 0.3], 3)), "`rate` of the training differs (0.1 and [0.1 0.2 0.3])"),
+        (asked(options={"temperature": 0.2}), "`temperature` differs (0.1 and 0.2)"),
+    ],
+)
+def test_different_questions_are_named(other, message):
+    one = asked(options={"temperature": 0.1})
+    with pytest.raises(ValueError, match=re.escape(f"different questions: {message}")):
+        wf.compare(one, other)
+    assert wf.compare(one, other, same_question=False)["y"].relative_error == 0.0
+
+
+def test_a_question_from_a_file_is_the_same(tmp_path):
+    task, net = wf.Task(np.eye(2)), wf.DNN(2, wf.Activation(lambda z: z * abs(z), breaks=(0.0,), name="own"))
+    one = wf.simulate.prior(net, task, width=10, replicates=3, seed=0)
+    one.save(tmp_path / "one.nc")
+    assert wf.compare(wf.prior(net, task), wf.load(tmp_path / "one.nc")).agrees is not False
+
+
+def test_a_theory_that_is_zero_has_no_relative_error():
+    rng = np.random.default_rng(13)
+    row = wf.compare(as_theory(np.zeros(4)), as_trial(rng.normal(size=(50, 4))))["y"]
+    assert row.relative_error is None and row.resolution is None and row.verdict == "undecided"
+    assert "inf" not in str(wf.compare(as_theory(np.zeros(4)), as_trial(rng.normal(size=(50, 4)))))
+    assert wf.compare(as_theory(np.zeros(4)), as_trial(5 + rng.normal(size=(50, 4)))).agrees is False
+    assert wf.compare(as_theory(np.zeros(4)), as_trial(np.zeros((5, 4)))).agrees
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"theory": np.ones(3)}, "`theory` must be a Solution, got ndarray"),
+        ({"theory": None}, "`theory` must be a Solution, got NoneType"),
+        ({"trial": np.ones((3, 3))}, "`trial` must be a Solution, got ndarray"),
+        ({"trial": ()}, "`trial` must be a Solution, or two simulations"),
+        ({"trial": (1, 2)}, "`trial` must be a Solution, or two simulations"),
+        ({"trial": "wide"}, "`trial` must be a Solution, or two simulations"),
+        *[({"alpha": bad}, "`alpha` must") for bad in (0, 1, 1.0, -0.1, np.nan, None, "x", True, [0.1], 1j)],
+        *[({"resolution": bad}, "`resolution` must") for bad in (0, -1.0, np.nan, np.inf, None, "x", True, [0.1], 1j)],
+        *[({"quantities": bad}, "`quantities` must") for bad in (5, (), [], [3], "ntk", [["y"]], 1.5, [None])],
+        *[({"same_question": bad}, "`same_question` must be True or False") for bad in (None, 1, "no")],
+    ],
+)
+def test_bad_input_of_compare(given, message):
+    arguments = {"theory": as_theory(np.ones(3)), "trial": as_trial(np.ones((4, 3)))} | given
+    with pytest.raises(ValueError, match=re.escape(message)):
+        wf.compare(arguments.pop("theory"), arguments.pop("trial"), **arguments)
+
+
+def test_infinite_numbers_have_no_difference():
+    for theory, trial in ((np.array([1.0, np.inf]), np.ones((3, 2))), (np.ones(2), np.full((3, 2), np.inf))):
+        with pytest.raises(ValueError, match="holds infinite numbers"):
+            wf.compare(as_theory(theory), as_trial(trial))

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from widefield.question import checks
 
@@ -52,11 +53,73 @@ def student_limit(n_replicates: float, n_entries: int, alpha: float) -> float:
 
     Infinitely many replicates (a known standard error) give the normal limit.
     """
-    from scipy.special import stdtrit
+    return float(-special.stdtrit(n_replicates - 1, probability("alpha", alpha) / (2 * n_entries)))
 
-    if not 0 < alpha < 1:
-        raise ValueError(f"`alpha` must lie between 0 and 1, got {alpha!r}.")
-    return float(-stdtrit(n_replicates - 1, alpha / (2 * n_entries)))
+
+def probability(name: str, value: Any) -> float:
+    """``value`` as a number between 0 and 1, neither of them."""
+    number = checks.nonnegative(name, value, positive=True)
+    if number >= 1:
+        raise ValueError(f"`{name}` must lie between 0 and 1, got {value!r}.")
+    return number
+
+
+def ratio_p(difference: np.ndarray, stderr: np.ndarray, n_replicates: float, p: float) -> tuple[float, float]:
+    """How likely a norm as large is, at most, beside given standard errors; and the norm that has the probability ``p``."""
+    scale, size = float(np.linalg.norm(stderr)), float(np.linalg.norm(difference))
+    limit = float(-special.stdtrit(n_replicates - 1, p / 2))
+    if scale == 0:
+        return float(size == 0), 0.0
+    return float(2 * special.stdtr(n_replicates - 1, -size / scale)), limit * scale
+
+
+def norm_p(deviations: np.ndarray) -> float:
+    r"""How likely chance makes the mean of ``deviations`` (replicate, entry) from a right theory as large, in norm.
+
+    Rotation test (Langsrud 2005): Gaussian replicates of mean zero, whatever the covariance of their entries, keep their
+    law under rotations among replicates, so that :math:`n\|\bar y\|^2 = q^TGq`, :math:`G = YY^T`, :math:`q = 1/\sqrt n`,
+    is one draw among those of uniform unit vectors :math:`q`. One entry gives Student's test.
+    """
+    n, largest = len(deviations), float(np.abs(deviations).max())
+    if largest == 0:
+        return 1.0
+    Y = deviations.reshape(n, -1) / largest
+    values = np.linalg.eigvalsh(Y @ Y.T if n <= Y.shape[1] else Y.T @ Y)
+    return _quadratic_p(np.concatenate([values, np.zeros(max(0, n - len(values)))]) - n * np.sum(Y.mean(axis=0) ** 2))
+
+
+def norm_resolution(samples: np.ndarray, p: float) -> float:
+    """The smallest norm of an error that `norm_p` puts below ``p``, in the direction in which ``samples`` scatter most."""
+    n = len(samples)
+    e = (samples - samples.mean(axis=0)).reshape(n, -1)
+    values = np.linalg.eigvalsh(e @ e.T if n <= e.shape[1] else e.T @ e)[::-1][: n - 1]
+    if not values[0] > 0:
+        return 0.0
+    others = np.concatenate([values[1:], np.zeros(max(0, n - len(values)))]) / values[0]
+    low, high = 0.0, float(-special.stdtrit(n - 1, p / 2)) * np.sqrt(values.sum() / values[0] / (n - 1))
+    for _ in range(30):  # of √n‖error‖, in units of the largest scatter
+        middle = (low + high) / 2
+        above = _quadratic_p(np.concatenate([[1.0], others - middle**2])) > p
+        low, high = (middle, high) if above else (low, middle)
+    return float(high * np.sqrt(values[0] / n))
+
+
+def _quadratic_p(a: np.ndarray) -> float:
+    """P(Σ a g² > 0) for standard normal g, by the saddle point of its law (Lugannani & Rice 1980)."""
+    a = a / np.abs(a).max(initial=np.finfo(float).tiny)
+    if a.max() <= 0:
+        return 0.0
+    if a.sum() >= 0 or a.min() >= 0:  # below the mean, where nobody asks
+        return 1.0
+    low, high = 0.0, 0.5 / a.max()
+    for _ in range(100):  # K' grows from below zero to infinity
+        s = (low + high) / 2
+        low, high = (s, high) if np.sum(a / (1 - 2 * s * a)) < 0 else (low, s)
+    w = np.sqrt(max(np.log1p(-2 * s * a).sum(), 0.0))
+    u = s * np.sqrt(2 * np.sum((a / (1 - 2 * s * a)) ** 2))
+    if w < 1e-4:
+        return 0.5
+    return float(np.clip(special.ndtr(-w) + np.exp(-(w**2) / 2) / np.sqrt(2 * np.pi) * (1 / u - 1 / w), 0.0, 1.0))
 
 
 def alignment(kernel: Any, other: Any) -> Any:
