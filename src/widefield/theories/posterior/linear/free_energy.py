@@ -98,6 +98,19 @@ def free_energy(S: Stack, layout: Layout) -> tuple[Array, Stack]:
     return energy + entropy, R_ @ (back - pull) @ R + 0.5 * (K_inverse - S_inverse)
 
 
+def size_of_terms(S: Stack, layout: Layout) -> float:
+    """The largest entry of what the gradient adds where H is the identity: at least that."""
+    H, J = kernel(layout, S), layout.inverse
+    if not np.isfinite(S).all():
+        return 1.0
+    C = np.linalg.cholesky(S)
+    L = layout.root @ C
+    K_inverse = np.linalg.inv(J @ np.asarray(layout.covariance(H)) @ J.swapaxes(-1, -2))
+    pull = np.asarray(layout.labels(H)[1])
+    terms = C.swapaxes(-1, -2) @ K_inverse @ C, L.swapaxes(-1, -2) @ pull @ L
+    return float(np.max([np.abs(term).max(initial=1.0) for term in terms]))
+
+
 def random_kernel(problem: Problem) -> np.ndarray:
     r"""H of the random network, :math:`H_0 = K(H_0)`: exact after as many steps as there are states."""
     H = np.zeros_like(problem.input_kernel)

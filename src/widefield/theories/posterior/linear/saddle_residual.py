@@ -11,7 +11,7 @@ def linear_saddle(problem: Problem, hidden: np.ndarray, rank: int) -> tuple[np.n
     .. math::  \tilde\Phi = \tfrac v2 S^{\!T}RYRS + \tfrac12[M^w w(K^{-1}HK^{-1} - K^{-1})]^+, \qquad
                H^{-1} = K^{-1} - 2\tilde\Phi
 
-    Everything on the range of H, which has ``rank`` dimensions, and in units in which H is the identity.
+    Everything on the range of H, which has ``rank`` dimensions, where H is the identity, and in units of the largest term.
     """
     pull = np.asarray(label_response(problem, hidden)[1])
     if rank == 0:
@@ -25,4 +25,6 @@ def linear_saddle(problem: Problem, hidden: np.ndarray, rank: int) -> tuple[np.n
     K_inverse = np.linalg.inv(J @ np.asarray(covariance(problem, hidden)) @ J.T)
     back = np.asarray(returned(problem, J.T @ (K_inverse @ K_inverse - K_inverse) @ J))
     conjugate = pull + 0.25 * (back + back.T)
-    return conjugate, float(np.abs(K_inverse - 2 * L.T @ conjugate @ L - np.eye(rank)).max())
+    pulled = 2 * L.T @ conjugate @ L
+    size = max(1.0, np.abs(K_inverse).max(), np.abs(pulled).max())
+    return conjugate, float(np.abs(K_inverse - pulled - np.eye(rank)).max() / size)
