@@ -49,7 +49,12 @@ STEP = 1e-3  # relative distance over which the softest eigenvalue is differenti
 SHARE = {"posterior": 0.1}  # of rtol, to which gradients are driven; for transitions 0.01
 ENDED = 0.05  # of the stability where a branch is begun: what is left where it ends
 MERGED = 1e-3  # relative distance of instability and spinodal next to a tricritical point
-BEYOND, BACK = 1.02, 0.995  # of the instability: where the coherent branch is begun, and its steps towards its end
+BEYOND = 1.02  # of the instability: where the coherent branch is begun
+COARSE, WIDTH, BACK = (
+    0.97,
+    0.01,
+    0.995,
+)  # its steps towards its end, how closely that is met by them, and the steps then
 
 
 @final
@@ -180,7 +185,11 @@ class LinearBranches(Branches[LinearState]):
         start = self.coherent(beyond, self.incoherent(beyond, state))
         if start is None:
             return GrowthLaw("first", lost=("the coherent branch beyond the instability was not reached",))
-        end = continuation.branch_end(self.coherent, beyond, start, BACK**self.side, limit=1e-3**self.side)
+        limit = 1e-3**self.side
+        end = continuation.branch_end(self.coherent, beyond, start, COARSE**self.side, limit=limit, rtol=WIDTH)
+        if end is not None:  # which lies within half the width, where the branch is followed once more
+            near = end[0] * float(np.exp(0.5 * self.side * WIDTH))
+            end = continuation.branch_end(self.coherent, near, end[1], BACK**self.side, limit=limit)
         if end is None or end[1].stability > ENDED * start.stability:
             return GrowthLaw("first", lost=("the coherent branch was not followed to its end",))
 

@@ -11,6 +11,7 @@ whatever the labels; repeated inputs and more samples than dimensions need no ji
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -98,17 +99,15 @@ def free_energy(S: Stack, layout: Layout) -> tuple[Array, Stack]:
     return energy + entropy, R_ @ (back - pull) @ R + 0.5 * (K_inverse - S_inverse)
 
 
-def size_of_terms(S: Stack, layout: Layout) -> float:
-    """The largest entry of what the gradient adds where H is the identity: at least that."""
-    H, J = kernel(layout, S), layout.inverse
-    if not np.isfinite(S).all():
-        return 1.0
-    C = np.linalg.cholesky(S)
-    L = layout.root @ C
-    K_inverse = np.linalg.inv(J @ np.asarray(layout.covariance(H)) @ J.swapaxes(-1, -2))
-    pull = np.asarray(layout.labels(H)[1])
-    terms = C.swapaxes(-1, -2) @ K_inverse @ C, L.swapaxes(-1, -2) @ pull @ L
-    return float(np.max([np.abs(term).max(initial=1.0) for term in terms]))
+@jax.jit
+def size_of_terms(S: Stack, layout: Layout) -> Array:
+    """The largest entry of what the gradient adds, where H is the identity."""
+    J, C = layout.inverse, jnp.linalg.cholesky(S)
+    C_ = jnp.swapaxes(C, -1, -2)
+    H = kernel(layout, S)
+    K_inverse = definite.inverse(J @ layout.covariance(H) @ J.swapaxes(-1, -2))[0]
+    pull = layout.root.swapaxes(-1, -2) @ layout.labels(H)[1] @ layout.root
+    return jnp.maximum(jnp.max(jnp.abs(C_ @ K_inverse @ C), initial=1.0), jnp.max(jnp.abs(C_ @ pull @ C), initial=1.0))
 
 
 def random_kernel(problem: Problem) -> np.ndarray:

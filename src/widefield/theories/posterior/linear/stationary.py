@@ -106,7 +106,7 @@ def state_at(layout: linear.Layout, minimum: definite.Minimum) -> LinearState:
         stability, softest = definite.smallest_eigenvalue(linear.free_energy, point, (layout,), dense=DENSE)
     mask = np.kron(linear.joined_states(layout.problem), np.ones((layout.problem.n_samples,) * 2))
     kernel = mask * expand(layout, linear.kernel(layout, point))
-    gradient, steps = float(minimum.gradient) / linear.size_of_terms(point, layout), int(minimum.steps)
+    gradient, steps = float(minimum.gradient / linear.size_of_terms(point, layout)), int(minimum.steps)
     known = (layout.problem, kernel, kernel, float(minimum.value), gradient, gradient, stability, steps)
     return LinearState(*known, layout, point, softest)
 

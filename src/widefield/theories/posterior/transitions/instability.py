@@ -16,7 +16,7 @@ NEIGHBORS = 0.1  # change of a kernel, in units of its variances, up to which tw
 PATIENCE = 3  # factors in a row that are not reached, after which a search is given up
 MAX_STEPS = 300  # from one factor to the next
 COARSE, MARGINAL = 1e-2, 0.05  # a step that is not reached is made shorter only where the stability is almost gone
-BESIDE = tuple(np.geomspace(1e-6, 1e-4, 5))  # a fold, where it is read off
+BESIDE = tuple(np.geomspace(1e-6, 5e-5, 5))  # a fold, where it is read off
 BEYOND = (1e-8, 1e-6, 1e-4)  # a fold, where another state is looked for
 FLAT = 1e-3  # stability at a root, as a share of those around it
 
