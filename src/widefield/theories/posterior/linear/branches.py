@@ -211,8 +211,8 @@ class LinearBranches(Branches[LinearState]):
 
     def landscape(self, pair: tuple[int, int], values: np.ndarray, advance: Advance) -> list[LandscapePoint | None]:
         """All values, outwards from the one closest to zero."""
-        root, inverse = linear.roots(linear.random_kernel(self.problem)[None])
-        layout = linear.Joint(self.problem, root, inverse, np.eye(root.shape[-1])[None])
+        layout = linear.joint_layout(self.problem)
+        root = layout.root
         forms = tuple(root.swapaxes(-1, -2) @ form @ root for form in correlation_forms(self.problem, *pair))
         middle = int(np.argmin(np.abs(values)))
         points: dict[int, LandscapePoint] = {}

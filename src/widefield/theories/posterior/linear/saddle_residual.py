@@ -2,6 +2,7 @@ r"""The returned kernels put back into the saddle-point equations, without the s
 
 import numpy as np
 
+from widefield.theories.posterior.linear.free_energy import response, seen_labels
 from widefield.theories.posterior.problem import Problem, covariance, label_response, returned
 
 
@@ -23,8 +24,12 @@ def linear_saddle(problem: Problem, hidden: np.ndarray, rank: int) -> tuple[np.n
     L = scale[:, None] * vectors * np.sqrt(values)
     J = (vectors / np.sqrt(values)).T / scale
     K_inverse = np.linalg.inv(J @ np.asarray(covariance(problem, hidden)) @ J.T)
-    back = np.asarray(returned(problem, J.T @ (K_inverse @ K_inverse - K_inverse) @ J))
+    carried = lambda Q: np.asarray(returned(problem, J.T @ Q @ J))  # noqa: E731
+    back = carried(K_inverse @ K_inverse - K_inverse)
     conjugate = pull + 0.25 * (back + back.T)
-    pulled = 2 * L.T @ conjugate @ L
-    size = max(1.0, np.abs(K_inverse).max(), np.abs(pulled).max())
-    return conjugate, float(np.abs(K_inverse - pulled - np.eye(rank)).max() / size)
+    onto = lambda Q: L.T @ Q @ L  # noqa: E731
+    rows = L[problem.supervised]
+    pulled = 2 * np.asarray(response(np.eye(rank), rows, seen_labels(rows), problem.labels, problem)[1])
+    terms = K_inverse, pulled, onto(carried(K_inverse)), onto(carried(K_inverse @ K_inverse))
+    size = max(1.0, *(np.abs(term).max() for term in terms))
+    return conjugate, float(np.abs(K_inverse - pulled - onto(0.5 * (back + back.T)) - np.eye(rank)).max() / size)

@@ -16,6 +16,7 @@ from widefield.theories.posterior.problem import Problem, by_state, is_symmetric
 
 N_SEARCHES = 6
 UNSTABLE = -1e-8  # Hessian eigenvalues above this count as zero: flat directions are allowed
+RIGID = 1.0  # stability where all inputs are zero, so that nothing can move
 DENSE = 500  # unknowns up to which eigenvalues are exact
 CONVERGED = 1e-6  # gradient above which a point is listed last
 BASIN = 0.25  # of the smallest Hessian eigenvalue: closer than this a descent ends in the same minimum
@@ -104,6 +105,7 @@ def state_at(layout: linear.Layout, minimum: definite.Minimum) -> LinearState:
     point, stability, softest = np.asarray(minimum.point), np.nan, np.zeros(minimum.point.shape)
     if np.isfinite(point).all():
         stability, softest = definite.smallest_eigenvalue(linear.free_energy, point, (layout,), dense=DENSE)
+        stability = stability if softest.size else RIGID
     mask = np.kron(linear.joined_states(layout.problem), np.ones((layout.problem.n_samples,) * 2))
     kernel = mask * expand(layout, linear.kernel(layout, point))
     gradient, steps = float(minimum.gradient / linear.size_of_terms(point, layout)), int(minimum.steps)
