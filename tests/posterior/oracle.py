@@ -140,3 +140,30 @@ def quartic_sign(kappa, amplitude="1e-4", digits=50):
 def eigenvalues(spectrum):
     """The complex eigenvalues of a `weight_outliers` solution."""
     return spectrum.eigenvalue_real.values + 1j * spectrum.eigenvalue_imag.values
+
+
+def incoherent_curve(T, kappa):
+    """λ(s) of the incoherent branch up to where adjacent states become unstable: the largest λ, its s, and that end."""
+    end = (T - 2) / (T - 3)
+    curve = lambda s: (s - 1) * (s ** (T - 1) + kappa) ** 2 / s ** (T - 1)  # noqa: E731
+    s = np.linspace(1, end, 20001)
+    i = int(np.argmax(curve(s)))
+    if i == len(s) - 1:
+        return curve(end), end, end
+    found = scipy.optimize.minimize_scalar(lambda s: -curve(s), bounds=(s[i - 1], s[i + 1]), options={"xatol": 1e-12})
+    return (curve(found.x), found.x, end) if curve(found.x) > curve(end) else (curve(end), end, end)
+
+
+def coherent_kernel(s):
+    """The coherent kernel at T = 4, unit variances and input."""
+    a, b = np.sqrt(2 * s * (s - 1) * (s - 2)), 2 * s * (s - 1)
+    H = np.array([[s, a, 0], [a, b, 2 * s * a], [0, 2 * s * a, 4 * s * (s - 1) ** 2]])
+    H[0, 2] = H[2, 0] = a * H[1, 2] / b
+    return H
+
+
+def coherent_spinodal(kappa):
+    """The smallest λ of the coherent branch at T = 4 beyond the tricritical point, and its s."""
+    curve = lambda s: (4 * s * (s - 1) ** 2 + kappa) ** 2 / (4 * s * (s - 1))  # noqa: E731
+    found = scipy.optimize.minimize_scalar(lambda t: curve(2 + np.exp(t)), bounds=(-10, 20), options={"xatol": 1e-10})
+    return curve(2 + np.exp(found.x)), 2 + np.exp(found.x)

@@ -102,6 +102,41 @@ class GrowthLaw(NamedTuple, Generic[S]):
     lost: tuple[str, ...] = ()
 
 
+class Known(NamedTuple, Generic[S]):
+    """A factor and its incoherent state."""
+
+    factor: float
+    state: S
+
+
+@dataclass(frozen=True, eq=False)
+class Instability(Generic[S]):
+    """``factor`` and incoherent ``state`` of the instability, None where none was reached.
+
+    There is none only where nothing was ``lost`` on the way: values at which the branch could not be followed.
+    ``residual`` is that at the instability or, where there is none, the largest on the way. ``fold_error`` is that of the
+    factor where the branch ends there, else None; ``folds`` are all factors at which it ended, ``path`` what it was
+    followed through.
+    """
+
+    factor: float | None
+    state: S | None
+    lost: int
+    residual: float
+    begins_unstable: bool = False
+    fold_error: float | None = None
+    folds: tuple[float, ...] = ()
+    path: tuple[Known[S], ...] = ()
+
+    @property
+    def folded(self) -> bool:
+        return self.fold_error is not None
+
+    def near(self, factor: float) -> S:
+        """The state of the path next to a factor."""
+        return min(self.path, key=lambda known: abs(np.log(known.factor / factor))).state
+
+
 class LandscapePoint(NamedTuple):
     """The best state at one value of the correlation; ``stable`` where nothing but that correlation is unstable."""
 
@@ -160,8 +195,8 @@ class Branches(Protocol[S]):
     def on_coherent_branch(self, state: S) -> bool:
         """Whether a candidate is a coherent minimum that its branch can be followed from."""
 
-    def growth_law(self, critical: float, state: S) -> GrowthLaw[S]:
-        """Order, exponent and the other points of the transition whose instability has this incoherent ``state``."""
+    def growth_law(self, instability: Instability[S]) -> GrowthLaw[S]:
+        """Order, exponent and the other points of the transition with this instability, which was reached."""
 
     def quartic(self, critical: float, state: S) -> tuple[float, float]:
         """A number with the sign of Landau's quartic coefficient at the instability, and its error."""

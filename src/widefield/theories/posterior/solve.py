@@ -135,10 +135,12 @@ def _plan(network: Network, task: Task, quantities: Iterable[str] | None) -> tup
 
 
 def _select(states: list[S], branch: str, branches: Branches[S]) -> S:
-    """The first of the branch, or else the nearest to stationary of the searches that stopped on their way."""
+    """The lowest of the branch, a minimum where it has one, or else the nearest to stationary of the searches that stopped
+    on their way."""
     chosen = [state for state in states if branch in ("lowest", state.branch)]
     if chosen:
-        return chosen[0]
+        minima = [state for state in chosen if branches.converged(state) and state.stability > 0]
+        return (chosen if branch == "lowest" else minima or chosen)[0]
     stopped = [state for state in states if not branches.converged(state)]
     if not stopped:
         there = sorted({state.branch for state in states})

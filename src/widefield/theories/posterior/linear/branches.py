@@ -17,6 +17,7 @@ from widefield.theories.posterior.branches import (
     Advance,
     Branches,
     GrowthLaw,
+    Instability,
     Judged,
     LandscapePoint,
     Options,
@@ -38,6 +39,7 @@ from widefield.theories.posterior.problem import (
     shifted,
 )
 
+RESTARTS, MARGINAL = 3, 1e-5  # of a search for a far coherent state; stability of one that is no end of its branch
 STIFFNESS, ROUNDS = 20.0, 60  # of the spring that holds a correlation, and how often its field is corrected
 # of each question: the default, and the smallest that can be met
 RTOLS = {
@@ -45,7 +47,14 @@ RTOLS = {
 }  # fmt: skip
 STEP = 1e-3  # relative distance over which the softest eigenvalue is differentiated
 SHARE = {"posterior": 0.1}  # of rtol, to which gradients are driven; for transitions 0.01
-BEYOND, BACK = 1.02, 0.995  # of the instability: where the coherent branch is begun, and its steps towards its end
+ENDED = 0.05  # of the stability where a branch is begun: what is left where it ends
+MERGED = 1e-3  # relative distance of instability and spinodal next to a tricritical point
+BEYOND = 1.02  # of the instability: where the coherent branch is begun
+COARSE, WIDTH, BACK = (
+    0.97,
+    0.01,
+    0.995,
+)  # its steps towards its end, how closely that is met by them, and the steps then
 
 
 @final
@@ -121,12 +130,22 @@ class LinearBranches(Branches[LinearState]):
         return self._descend(factor, point, even=True)
 
     def coherent_candidates(self, factor: float, start: LinearState) -> Iterator[LinearState]:
-        """From an unstable incoherent point the search begins along its softest direction."""
-        point = start.displaced(0.1) if start.branch == "incoherent" else start.point
-        yield self._descend(factor, point, even=False)
+        """From an unstable incoherent point the search begins along its softest direction; strong labels leave the coherent
+        one so far away that it is sought from a correlated kernel where this stops on its way."""
+        state = self._descend(factor, start.displaced(0.1) if start.branch == "incoherent" else start.point, even=False)
+        yield state
+        point = stationary.coherent_start(self.at(factor))
+        for _ in range(RESTARTS):
+            if start.branch == "coherent" or self.reached(state):
+                return
+            state = self._descend(factor, point, even=False)
+            yield state
+            point = state.point
 
     def on_coherent_branch(self, state: LinearState) -> bool:
-        return state.residual <= self.tolerance and state.branch == "coherent"
+        """Next to its end a gradient may be small beside the branch: there it must be smaller."""
+        limit = self.rtol if state.stability > MARGINAL else self.tolerance
+        return state.residual <= limit and state.branch == "coherent"
 
     def coherent(self, factor: float, start: LinearState) -> LinearState | None:
         """The coherent state that is reached from ``start``, None where there is none."""
@@ -144,34 +163,44 @@ class LinearBranches(Branches[LinearState]):
     def quartic(self, critical: float, state: LinearState) -> tuple[float, float]:
         return landau(state)[0], 0.0
 
-    def growth_law(self, critical: float, state: LinearState) -> GrowthLaw[LinearState]:
+    def growth_law(self, instability: Instability[LinearState]) -> GrowthLaw[LinearState]:
         """From Landau's expansion at the instability; the coherent branch of a first-order one is followed to its end."""
+        critical, state = instability.factor, instability.state
+        assert critical is not None and state is not None
+        if instability.folded:
+            return self._coexistence(critical, state, instability)
         quartic, correlation = landau(state)
         if quartic <= 0:
-            return self._coexistence(critical, state)
+            return self._coexistence(critical, state, instability)
         near = [self.incoherent(critical * (1 + s * STEP) ** (1 / self.power), state).stability for s in (-2, -1, 1, 2)]
         slope = (near[0] - 8 * near[1] + 8 * near[2] - near[3]) / (12 * STEP)
         prefactor = correlation * np.sqrt(abs(slope) / (4 * quartic))
         return GrowthLaw("second", 0.5, float(prefactor))
 
-    def _coexistence(self, critical: float, state: LinearState) -> GrowthLaw[LinearState]:
+    def _coexistence(
+        self, critical: float, state: LinearState, instability: Instability[LinearState]
+    ) -> GrowthLaw[LinearState]:
         """Spinodal and equal-free-energy point of a first-order transition."""
         beyond = critical * BEYOND**self.side
         start = self.coherent(beyond, self.incoherent(beyond, state))
         if start is None:
             return GrowthLaw("first", lost=("the coherent branch beyond the instability was not reached",))
-        end = continuation.branch_end(self.coherent, beyond, start, BACK**self.side, limit=1e-3**self.side)
-        if end is None:
+        limit = 1e-3**self.side
+        end = continuation.branch_end(self.coherent, beyond, start, COARSE**self.side, limit=limit, rtol=WIDTH)
+        if end is not None:  # which lies within half the width, where the branch is followed once more
+            near = end[0] * float(np.exp(0.5 * self.side * WIDTH))
+            end = continuation.branch_end(self.coherent, near, end[1], BACK**self.side, limit=limit)
+        if end is None or end[1].stability > ENDED * start.stability:
             return GrowthLaw("first", lost=("the coherent branch was not followed to its end",))
 
         def excess(factor: float, near: LinearState | None) -> tuple[float, LinearState]:
             assert near is not None
             coherent = self.coherent(factor, near) or near
-            return self.incoherent(factor, state).free_energy - coherent.free_energy, coherent
+            return self.incoherent(factor, instability.near(factor)).free_energy - coherent.free_energy, coherent
 
         inside = end[0] * (1 + self.side * 1e-9)
         first = continuation.Sample(inside, *excess(inside, end[1]))
-        if first.number >= 0:  # so close to a tricritical point that the three cannot be told apart
+        if first.number >= 0 and abs(np.log(end[0] / critical)) < MERGED:  # the three cannot be told apart
             merged = self.side * min(self.side * end[0], self.side * critical)
             return GrowthLaw("first", spinodal=merged, equal_free_energy=merged)
         equal = continuation.crossing(excess, first, continuation.Sample(beyond, *excess(beyond, start)))
@@ -182,8 +211,8 @@ class LinearBranches(Branches[LinearState]):
 
     def landscape(self, pair: tuple[int, int], values: np.ndarray, advance: Advance) -> list[LandscapePoint | None]:
         """All values, outwards from the one closest to zero."""
-        root, inverse = linear.roots(linear.random_kernel(self.problem)[None])
-        layout = linear.Joint(self.problem, root, inverse, np.eye(root.shape[-1])[None])
+        layout = linear.joint_layout(self.problem)
+        root = layout.root
         forms = tuple(root.swapaxes(-1, -2) @ form @ root for form in correlation_forms(self.problem, *pair))
         middle = int(np.argmin(np.abs(values)))
         points: dict[int, LandscapePoint] = {}

@@ -11,6 +11,7 @@ whatever the labels; repeated inputs and more samples than dimensions need no ji
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -25,12 +26,13 @@ RANK = 1e-12  # of the largest eigenvalue of the correlations: what lies below i
 
 class Joint(NamedTuple):
     r"""One block of all nodes. ``mirror`` is what :math:`W \to -W` does to the coordinates where a search is to keep that
-    symmetry, otherwise 1."""
+    symmetry, otherwise 1; ``seen`` are the directions of the labels that the network can fit (`seen_labels`)."""
 
     problem: Problem
     root: Float[Array, "1 node rank"]
     inverse: Float[Array, "1 rank node"]
     mirror: Float[Array, "1 rank rank"]
+    seen: Float[Array, "label direction"]
 
     def covariance(self, H: Array) -> Array:
         return core.covariance(self.problem, H[0])[None]
@@ -38,10 +40,11 @@ class Joint(NamedTuple):
     def returned(self, Q: Array) -> Array:
         return core.returned(self.problem, Q[0])[None]
 
-    def labels(self, H: Array) -> tuple[Array, Array]:
-        """Energy, and what pulls on the kernel."""
-        Ry, pull = core.label_response(self.problem, H[0])
-        return 0.5 * jnp.sum(self.problem.labels * Ry), pull[None]
+    def labels(self, S: Stack) -> tuple[Array, Stack]:
+        """Energy, and what pulls on the coordinates."""
+        rows = self.root[0][self.problem.supervised]
+        energy, pull = response(S[0], rows, self.seen, self.problem.labels, self.problem)
+        return energy, pull[None]
 
 
 class Separate(NamedTuple):
@@ -56,6 +59,7 @@ class Separate(NamedTuple):
     labels_of: Float[Array, "state sample output"]
     root: Float[Array, "state sample rank"]
     inverse: Float[Array, "state rank sample"]
+    seen: Float[Array, "state sample direction"]
 
     def covariance(self, H: Array) -> Array:
         w = jnp.diagonal(self.problem.weight)[1:, None, None]
@@ -65,13 +69,34 @@ class Separate(NamedTuple):
         w = jnp.diagonal(self.problem.weight)[1:, None, None]
         return jnp.pad(w * Q[1:], ((0, 1), (0, 0), (0, 0)))
 
-    def labels(self, H: Array) -> tuple[Array, Array]:
-        v, kappa, y = self.problem.readout, self.problem.temperature, self.labels_of
-        Ry = definite.inverse(v * H + kappa * jnp.eye(H.shape[-1], dtype=H.dtype)[None])[0] @ y
-        return 0.5 * jnp.sum(y * Ry), 0.5 * v * Ry @ jnp.swapaxes(Ry, -1, -2)
+    def labels(self, S: Stack) -> tuple[Array, Stack]:
+        return response(S, self.root, self.seen, self.labels_of, self.problem)
 
 
 Layout = Joint | Separate
+
+
+def response(S: Array, rows: Array, seen: Array, labels: Array, problem: Problem) -> tuple[Array, Array]:
+    r"""Energy :math:`\tfrac12\mathrm{tr}\,YR` and the pull :math:`\tfrac v2\rho^{\mathsf T}RYR\rho` on S, with :math:`\rho` the ``rows``.
+
+    Labels that no kernel can fit (more samples than dimensions) cost :math:`|y|^2/2\kappa` and pull on nothing: they are
+    taken off first, because :math:`\rho^{\mathsf T}Ry` would otherwise lose as many digits as they are large.
+    """
+    v, kappa, turn = problem.readout, problem.temperature, lambda A: jnp.swapaxes(A, -1, -2)
+    rows, y = turn(seen) @ rows, turn(seen) @ labels
+    noisy = v * rows @ S @ turn(rows)
+    Ry = (
+        definite.inverse(noisy + kappa * jnp.eye(noisy.shape[-1], dtype=noisy.dtype)[(None,) * (noisy.ndim - 2)])[0] @ y
+    )
+    pulled, unseen = turn(rows) @ Ry, labels - seen @ y
+    return 0.5 * jnp.sum(y * Ry) + 0.5 * jnp.sum(unseen**2) / kappa, 0.5 * v * pulled @ turn(pulled)
+
+
+def seen_labels(rows: np.ndarray) -> np.ndarray:
+    """Orthonormal directions (label, direction) that the rows (label, rank) span; all of them where that is every one."""
+    U, size, _ = np.linalg.svd(rows, full_matrices=False)
+    keep = size > RANK * size.max(initial=1e-300)
+    return np.eye(len(rows)) if keep.sum() == len(rows) else U[:, keep]
 
 
 def kernel(layout: Layout, S: Stack) -> Array:
@@ -92,10 +117,22 @@ def free_energy(S: Stack, layout: Layout) -> tuple[Array, Stack]:
     K = 0.5 * (K + jnp.swapaxes(K, -1, -2))
     K_inverse, K_log = definite.inverse(K)
     S_inverse, S_log = definite.inverse(S)
-    energy, pull = layout.labels(H)
+    energy, pull = layout.labels(S)
     entropy = 0.5 * (jnp.sum(S * K_inverse) - S.shape[0] * S.shape[1] + jnp.sum(K_log - S_log))
     back = layout.returned(J_ @ (0.5 * (K_inverse - K_inverse @ S @ K_inverse)) @ J)
-    return energy + entropy, R_ @ (back - pull) @ R + 0.5 * (K_inverse - S_inverse)
+    return energy + entropy, R_ @ back @ R - pull + 0.5 * (K_inverse - S_inverse)
+
+
+@jax.jit
+def size_of_terms(S: Stack, layout: Layout) -> Array:
+    """The largest entry of what the gradient adds, where H is the identity: the unit of its roundings."""
+    J, C, H = layout.inverse, jnp.linalg.cholesky(S), kernel(layout, S)
+    K_inverse = definite.inverse(J @ layout.covariance(H) @ J.swapaxes(-1, -2))[0]
+    onto = lambda Q: jnp.swapaxes(C, -1, -2) @ Q @ C  # noqa: E731
+    back = lambda Q: layout.root.swapaxes(-1, -2) @ layout.returned(J.swapaxes(-1, -2) @ Q @ J) @ layout.root  # noqa: E731
+    adds = K_inverse, layout.labels(S)[1], back(K_inverse), back(K_inverse @ S @ K_inverse)
+    terms = [onto(term) for term in adds]
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(term), initial=1.0) for term in terms]))
 
 
 def random_kernel(problem: Problem) -> np.ndarray:
@@ -130,9 +167,15 @@ def layout_of(problem: Problem) -> Layout:
         root, inverse = roots(own(H0))
         if root is not None:
             each = labels.reshape(problem.depth, problem.n_samples, -1)
-            return Separate(problem, own(problem.input_kernel), each, root, inverse)
-    root, inverse = roots(H0[None])
-    return Joint(problem, root, inverse, np.eye(root.shape[-1])[None])
+            seen = np.stack([seen_labels(rows) for rows in root])
+            return Separate(problem, own(problem.input_kernel), each, root, inverse, seen)
+    return joint_layout(problem)
+
+
+def joint_layout(problem: Problem) -> Joint:
+    """One block, whatever the problem."""
+    root, inverse = roots(random_kernel(problem)[None])
+    return Joint(problem, root, inverse, np.eye(root.shape[-1])[None], seen_labels(root[0][problem.supervised]))
 
 
 def mirrored(layout: Joint) -> Joint:
@@ -159,7 +202,7 @@ def _is_separate(problem: Problem, matrix: np.ndarray) -> bool:
 def roots(blocks: np.ndarray) -> tuple:
     """Thin R with RR^T = H0 and its left inverse, block by block; None where the ranks differ."""
     scale = np.sqrt(np.diagonal(blocks, axis1=1, axis2=2))
-    scale = np.where(scale > 0, scale, 1)
+    silent, scale = scale == 0, np.where(scale > 0, scale, 1)
     values, vectors = np.linalg.eigh(blocks / scale[:, :, None] / scale[:, None, :])
     keep = values > RANK * np.max(values, axis=1, keepdims=True, initial=1e-300)
     ranks = keep.sum(axis=1)
@@ -167,6 +210,7 @@ def roots(blocks: np.ndarray) -> tuple:
         return None, None
     rank = int(ranks[0])
     values, vectors = values[:, -rank:] if rank else values[:, :0], vectors[:, :, len(scale[0]) - rank :]
+    vectors[silent] = 0  # roundings
     root = scale[:, :, None] * vectors * np.sqrt(values)[:, None, :]
     inverse = np.swapaxes(vectors, 1, 2) / np.sqrt(values)[:, :, None] / scale[:, None, :]
     return root, inverse

@@ -16,6 +16,8 @@ from widefield.theories.posterior.problem import Problem, by_state, is_symmetric
 
 N_SEARCHES = 6
 UNSTABLE = -1e-8  # Hessian eigenvalues above this count as zero: flat directions are allowed
+RIGID = 1.0  # stability where all inputs are zero, so that nothing can move
+DENSE = 500  # unknowns up to which eigenvalues are exact
 CONVERGED = 1e-6  # gradient above which a point is listed last
 BASIN = 0.25  # of the smallest Hessian eigenvalue: closer than this a descent ends in the same minimum
 NEAR = 0.2  # of its square: the gradient at which that can be told
@@ -26,7 +28,8 @@ NEAR = 0.2  # of its square: the gradient at which that can be told
 class LinearState(StationaryState):
     """One stationary point: its ``layout`` and coordinates ``point``, and the ``softest`` direction of its Hessian.
 
-    ``residual`` is the largest entry of the gradient where H is the identity; features are the states themselves.
+    ``residual`` is the largest entry of the gradient where H is the identity, in units of the largest of the terms that it
+    adds; features are the states themselves.
     """
 
     layout: linear.Layout
@@ -56,8 +59,8 @@ def stationary_points(layout: linear.Layout, tolerance: float, max_steps: int, a
                 states += descend(point.displaced(0.3), states, even=False)
         advance(2)
     if joint and problem.depth > 1:
-        for rho, growth in ((0.5, 1.0), (0.9, _growth(problem))):
-            states += descend(_start(layout, rho, growth), states, even=False)
+        for start in (_start(layout, 0.5, 1.0), coherent_start(layout)):
+            states += descend(start, states, even=False)
             advance(1)
     return _distinct([_gauge_fixed(point) for point in states] if symmetric else list(states), tolerance)
 
@@ -101,10 +104,11 @@ def state_at(layout: linear.Layout, minimum: definite.Minimum) -> LinearState:
     """The state at the end of a descent, with its stability."""
     point, stability, softest = np.asarray(minimum.point), np.nan, np.zeros(minimum.point.shape)
     if np.isfinite(point).all():
-        stability, softest = definite.smallest_eigenvalue(linear.free_energy, point, (layout,))
+        stability, softest = definite.smallest_eigenvalue(linear.free_energy, point, (layout,), dense=DENSE)
+        stability = stability if softest.size else RIGID
     mask = np.kron(linear.joined_states(layout.problem), np.ones((layout.problem.n_samples,) * 2))
     kernel = mask * expand(layout, linear.kernel(layout, point))
-    gradient, steps = float(minimum.gradient), int(minimum.steps)
+    gradient, steps = float(minimum.gradient / linear.size_of_terms(point, layout)), int(minimum.steps)
     known = (layout.problem, kernel, kernel, float(minimum.value), gradient, gradient, stability, steps)
     return LinearState(*known, layout, point, softest)
 
@@ -141,6 +145,11 @@ def _start(layout: linear.Layout, rho: float, growth: float) -> np.ndarray:
     parts = H[None] if isinstance(layout, linear.Joint) else by_state(problem, H)[states, :, states]
     S = layout.inverse @ parts @ np.swapaxes(layout.inverse, -1, -2)
     return 0.5 * (S + np.swapaxes(S, -1, -2))
+
+
+def coherent_start(layout: linear.Layout) -> np.ndarray:
+    """Coordinates of a strongly correlated kernel of about the right size."""
+    return _start(layout, 0.9, _growth(layout.problem))
 
 
 def _growth(problem: Problem) -> float:

@@ -15,6 +15,7 @@ from widefield.theories.posterior.branches import (
     Advance,
     Branches,
     GrowthLaw,
+    Instability,
     Judged,
     LandscapePoint,
     Options,
@@ -180,11 +181,17 @@ class NonlinearBranches(Branches[Saddle]):
         usable = state.converged or (self.reached(state) and small)
         return state.branch == "coherent" and usable and state.stability > 0
 
-    def growth_law(self, critical: float, state: Saddle) -> GrowthLaw[Saddle]:
+    def growth_law(self, instability: Instability[Saddle]) -> GrowthLaw[Saddle]:
         """From the coherent branch as it leaves the incoherent one, by order parameter.
 
         First order where it leaves towards the side on which the incoherent state is stable; then also its other points.
         """
+        critical, state = instability.factor, instability.state
+        assert critical is not None and state is not None
+        if instability.folded:
+            return GrowthLaw(
+                "first", lost=("the coherent branch beside a fold of the incoherent one was not followed",)
+            )
         if self.sampled:
             return GrowthLaw(None)
         try:
@@ -201,7 +208,7 @@ class NonlinearBranches(Branches[Saddle]):
 
         if self.side * growth.rate > 0:
             return GrowthLaw("second", 0.5, growth.ratio / np.sqrt(abs(growth.rate)), guess=guess)
-        free = lambda factor: self.incoherent(factor, state).free_energy  # noqa: E731
+        free = lambda factor: self.incoherent(factor, instability.near(factor)).free_energy  # noqa: E731
         spinodal, equal = order_branch.first_order_points(branch, critical, self.side, free)
         lost = () if equal is not None else ("the coherent branch was lost before its end or its equal free energy",)
         return GrowthLaw("first", spinodal=spinodal, equal_free_energy=equal, guess=guess, lost=lost)

@@ -23,10 +23,19 @@ from widefield.question.task import Task
 from widefield.solvers import continuation
 from widefield.theories.posterior import problem as core
 from widefield.theories.posterior.branch_choice import branches_of
-from widefield.theories.posterior.branches import Advance, Branches, GrowthLaw, Options, S, adjacent_correlation
-from widefield.theories.posterior.transitions.instability import Instability, find_instability
+from widefield.theories.posterior.branches import (
+    Advance,
+    Branches,
+    GrowthLaw,
+    Instability,
+    Options,
+    S,
+    adjacent_correlation,
+)
+from widefield.theories.posterior.transitions.instability import find_instability
 
 NAMES = ("free_energy", "order_parameter", "stability")
+MARGINAL = 1e-3  # stability at an instability
 UNBROKEN = "nothing breaks W → −W spontaneously here (untied weights, or inputs or labels that break it)"
 UNTOLD = "sampled: the order is not told, and points close to the instability have large errors"
 
@@ -153,8 +162,10 @@ class _Search:
         state, residual = self.instability.state, Check(self.instability.residual, branches.rtol)
         if state is None:
             return lost | {"residual": residual}
+        lost |= {"marginal": Check(abs(state.stability), MARGINAL)}
         if not branches.sampled or self.mean is None or self.stderr is None:
-            return lost | {"residual": residual, "error": Check(state.error, branches.rtol)}
+            error = max(state.error, self.instability.fold_error or 0.0)
+            return lost | {"residual": residual, "error": Check(error, branches.rtol)}
         return lost | {"error": Check(self.stderr / self.mean, branches.rtol)} | branches.judge(state).checks
 
 
@@ -174,9 +185,15 @@ def _search(branches: Branches[S], advance: Advance) -> _Search:
         return _Search(instability, GrowthLaw(None), (note,))
     replicas = branches.replicas(instability.factor, instability.state)
     stderr = float(np.std(replicas, ddof=1) / np.sqrt(len(replicas))) if branches.sampled else None
-    law = branches.growth_law(instability.factor, instability.state)
+    law = branches.growth_law(instability)
     advance(2)
     notes = (*((UNTOLD,) if branches.sampled else ()), *law.lost)
+    if instability.folds:
+        at = ", ".join(f"{factor:.6g}" for factor in instability.folds)
+        notes = (
+            *notes,
+            f"the incoherent branch ends in a fold at {at}: there are several incoherent states next to it",
+        )
     if instability.lost:
         notes = (*notes, f"{instability.lost} factors before the instability were not reached")
     return _Search(instability, law, notes, float(np.mean(replicas)), stderr)
@@ -197,7 +214,7 @@ def _curve(
         return fields, factors, 0, ()
     outwards = np.arange(n_points)[:: branches.side]  # from the incoherent side
     inwards = outwards[::-1]
-    incoherent = continuation.trace(branches.incoherent, factors[outwards], critical)
+    incoherent = _incoherent_states(branches, factors[outwards], search.instability)
     coherent, stopped = _coherent_states(branches, factors[inwards], incoherent[::-1], search.law)
     for b, (indices, states) in enumerate(((outwards, incoherent), (inwards, coherent))):
         for i, state in zip(indices, states, strict=True):
@@ -218,6 +235,14 @@ def _curve(
     if empty.all():
         notes.append("no coherent point of the curve was reached")
     return fields, factors, counts["incoherent"] + max(counts["coherent"], int(empty.all())), tuple(notes)
+
+
+def _incoherent_states(branches: Branches[S], factors: np.ndarray, instability: Instability[S]) -> list[S | None]:
+    """The incoherent branch: up to the instability next to where it was followed, beyond from there on."""
+    assert instability.factor is not None
+    within = branches.side * (instability.factor - factors) > 0
+    states: list[S | None] = [branches.incoherent(f, instability.near(f)) for f in factors[within]]
+    return states + continuation.trace(branches.incoherent, factors[~within], instability.state)
 
 
 def _coherent_states(

@@ -20,8 +20,8 @@ from widefield.question.task import Task
 from widefield.solvers import continuation
 from widefield.theories.posterior import problem as core
 from widefield.theories.posterior.branch_choice import branches_of
-from widefield.theories.posterior.branches import Branches, Options, S
-from widefield.theories.posterior.transitions.instability import Instability, find_instability, instability_near
+from widefield.theories.posterior.branches import Branches, Instability, Options, S
+from widefield.theories.posterior.transitions.instability import find_instability, instability_near
 
 MARGIN = 1.02  # around where the next instability is sought
 
@@ -106,6 +106,8 @@ def _quartic(
     if instability.factor is None or instability.state is None:
         absent = instability.lost == 0 and near is None
         return (-np.inf if absent else np.nan), Quartic(temperature, instability)
+    if instability.folded:
+        return -1.0, Quartic(temperature, instability, 0.0)
     value, error = hotter.quartic(instability.factor, instability.state)
     return value, Quartic(temperature, instability, error)
 
