@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from widefield.answer import boundary
-from widefield.answer.progress import bar
 from widefield.answer.solution import Solution, make_solution
 from widefield.question.network import Network
 from widefield.question.task import Task
@@ -21,7 +20,7 @@ from widefield.simulate.dynamics.problem import NAME, ON_REQUEST, Problem, probl
 from widefield.simulate.dynamics.responses import Probe
 from widefield.simulate.dynamics.rows import Rows
 from widefield.simulate.dynamics.training import Networks
-from widefield.simulate.networks.call import Names, blocks, check_call, labeled
+from widefield.simulate.networks.call import Names, blocks, check_call, labeled, timed_bar
 from widefield.simulate.networks.trained import Trained, certify_trained, in_flow
 
 DIVERGED = 1e6  # growth of an output, against labels and first outputs, that no stable training shows
@@ -125,7 +124,7 @@ def _simulate(problem: Problem, progress: bool | None, wanted: Names, divisor: i
     lasted = np.full(replicates, n_rows)
     title = f"{replicates} networks of layers {', '.join(map(str, problem.model.sizes))}"
     title += f", rate / {divisor}" if divisor > 1 else ""
-    with bar(title, replicates * n_rows, progress, divisor * problem.seconds) as advance:
+    with timed_bar(title, replicates * n_rows, progress, divisor * problem.seconds(wanted)) as advance:
         for block in blocks(replicates, problem.batch):
             mine = {name: array[block] for name, array in arrays.items()}
             _train(problem, range(block.start, block.stop), mine, lasted[block], divisor, advance)

@@ -3,12 +3,14 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from widefield.answer import boundary
 from widefield.answer.certificate import Certificate, Check, Status
+from widefield.answer.progress import bar
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
@@ -65,7 +67,7 @@ def peak_bytes(layout: Layout, wanted: Iterable[str], replicates: int, working: 
     return copies * replicates * sum(each) + max(working, CERTIFY_COPIES * judged)
 
 
-def refuse_memory(simulator: str, need: Callable[..., int], sizes: Mapping[str, int], parts: str) -> None:
+def refuse_memory(simulator: str, need: Callable[..., int], sizes: Mapping[str, int], what: str) -> None:
     """Raise where the bytes that ``need`` tells of the ``sizes`` are not there: what of each size would fit instead."""
     may_use = int(MAY_USE / boundary.SHARE_OF_MEMORY * boundary.memory_budget())
     needed = need(**sizes)
@@ -80,8 +82,8 @@ def refuse_memory(simulator: str, need: Callable[..., int], sizes: Mapping[str, 
         fits += [f"`{name}` {low}"] if low else []
     smaller = f"{' or '.join(fits)} would fit" if fits else f"lower {', '.join(f'`{name}`' for name in sizes)}"
     raise MemoryError(
-        f"{simulator} needs {boundary.describe_bytes(needed)} ({parts}), but only {boundary.describe_bytes(may_use)} may "
-        f"be used, {MAY_USE:.0%} of what is free: {smaller}; or ask for fewer quantities, samples or states."
+        f"{simulator} needs {boundary.describe_bytes(needed)} ({what}), but only {boundary.describe_bytes(may_use)} may "
+        f"be used, {MAY_USE:.0%} of what is free: {smaller}; or ask for fewer quantities, samples, states or steps."
     )
 
 
@@ -123,6 +125,16 @@ def batch_size(total: int, most: int) -> int:
 def blocks(total: int, size: int) -> Iterator[slice]:
     """Slices of at most ``size`` that cover ``total``."""
     return (slice(first, min(first + size, total)) for first in range(0, total, size))
+
+
+def timed_bar(
+    title: str, total: int, shown: bool | None, seconds: float
+) -> AbstractContextManager[Callable[[int], None]]:
+    """A progress bar that says how long it will take where that is hours or more."""
+    for unit, length in (("years", 3.15e7), ("days", 86400.0), ("hours", 3600.0)):
+        if seconds > length:
+            return bar(f"{title}, about {seconds / length:.3g} {unit}", total, shown, seconds)
+    return bar(title, total, shown, seconds)
 
 
 def certify(

@@ -12,6 +12,7 @@ from widefield.simulate.prior.fields import stored_numbers
 
 METHODS = ("auto", "dense", "weight_free")
 NORMAL, FLOP, THIN_FLOP = 1.2e-8, 8e-11, 2.5e-10  # seconds on one core; a thin factorization is bound by memory
+STREAM = 5e-5  # seconds to start the random numbers of a network
 BATCH_NUMBERS = 2**21  # float64 numbers a batch works on: enough to hide Python, small beside memory
 MAX_BATCH = 1024
 TANGENT_COPIES = 5  # of the weights, where a tangent kernel is made
@@ -60,7 +61,7 @@ def _common(net: Network, sizes: Sequence[int], shape: tuple[int, int, int], coo
     n_draws = 1 if net.inputs == "tied" else n_driven
     numbers = coordinates * sum(sizes[:n_draws]) + sum(sizes)
     flops = 2 * coordinates * n_samples * sum(sizes[:n_driven])
-    seconds = NORMAL * (numbers + n_samples * sum(sizes)) + FLOP * flops
+    seconds = STREAM + NORMAL * (numbers + n_samples * sum(sizes)) + FLOP * flops
     return seconds, coordinates * max(sizes) + 4 * n_samples * max(sizes)
 
 
@@ -71,7 +72,9 @@ def _dense(net: Network, sizes: Sequence[int], shape: tuple[int, int, int], *, k
     weights = [m * n for m, n in pairwise(sizes)]
     drawn = sum(weights[:1]) if net.weights == "tied" else sum(weights)
     kept = TANGENT_COPIES * drawn if keep else max(weights, default=0)
-    return Plan("dense", seconds + NORMAL * drawn + FLOP * 2 * n_samples * sum(weights), numbers + kept, reduce)
+    passes = 1 + 4 * n_samples * keep  # a tangent kernel has one back and one forth for every sample
+    seconds += NORMAL * drawn + FLOP * 2 * n_samples * sum(weights) * passes
+    return Plan("dense", seconds, numbers + kept, reduce)
 
 
 def _weight_free(net: Network, sizes: Sequence[int], shape: tuple[int, int, int]) -> Plan | None:

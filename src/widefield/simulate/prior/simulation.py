@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from widefield.answer import boundary
-from widefield.answer.progress import bar
 from widefield.answer.solution import Solution, make_solution
 from widefield.question.network import Network
 from widefield.question.task import Task
@@ -26,6 +25,7 @@ from widefield.simulate.networks.call import (
     n_bytes,
     peak_bytes,
     refuse_memory,
+    timed_bar,
 )
 from widefield.simulate.networks.forward import Parameters, prior_scales, tangent_kernel
 from widefield.simulate.networks.streams import HIDDEN, streams
@@ -95,7 +95,8 @@ def prior(
         raise ValueError(f"`n_outputs` must be at most the smallest width {min(sizes)} without a readout layer.")
     fields = layout(network, sizes, task, n_outputs)
     of_field = {name: n for name, n in n_bytes(fields, replicates).items() if quantities is not None or name != "ntk"}
-    wanted, left_out = choose(quantities, of_field)
+    room = plan(network, sizes, task, method, () if quantities is not None else tuple(of_field), n_outputs).n_bytes(replicates)
+    wanted, left_out = choose(quantities, of_field, room)
     left_out = (*left_out, *(fields.keys() - of_field.keys()))
     chosen = plan(network, sizes, task, method, wanted, n_outputs)
 
@@ -103,12 +104,14 @@ def prior(
         smaller = plan(network, network.sizes(width), task, method, wanted, n_outputs)
         return peak_bytes(fields, wanted, replicates, smaller.n_bytes(replicates))
 
-    parts = f"{replicates} replicates, batches of {chosen.batch(replicates)} networks by method {chosen.method!r}"
+    parts = f"{replicates} replicates, batches of {chosen.batch(replicates)} networks by method {chosen.method!r}: {', '.join(wanted)}"
     refuse_memory(NAME, need, {"width": width, "replicates": replicates}, parts)
     ensemble = _Ensemble(network, sizes, coordinates(x, reduce=chosen.reduce_inputs), chosen, seed, n_outputs)
     batch = chosen.batch(replicates)
     arrays = {name: np.empty((replicates, *fields[name][1])) for name in wanted}
-    with bar(f"{replicates} networks of width {width}", replicates, progress, replicates * chosen.seconds) as advance:
+    with timed_bar(
+        f"{replicates} networks of width {width}", replicates, progress, replicates * chosen.seconds
+    ) as advance:
         for block in blocks(replicates, batch):
             ensemble.simulate(arrays, block, batch)
             advance(block.stop - block.start)
