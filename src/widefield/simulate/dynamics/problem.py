@@ -21,7 +21,6 @@ from widefield.simulate.networks.call import (
     Shape,
     check_shared_inputs,
     choose,
-    count,
     joined,
     n_bytes,
     peak_bytes,
@@ -229,7 +228,7 @@ def problem_of(
     if net.readout_variance is None:
         raise ValueError(f"`readout_variance` must be a number in {NAME}: the outputs are read out by trained weights.")
     require(NAME, net, readout_bias_variance=0)
-    sizes, labels = net.sizes(count("width", width, 1)), task.labels()
+    sizes, labels = net.sizes(width), task.labels()
     supervised = task.supervised_states(net.depth)
     x = task.sequences(net.depth, test=True)
     check_shared_inputs(net, sizes, x.shape[1])
@@ -254,9 +253,9 @@ def problem_of(
         test_labels=by_readout.get("y_test"),
         loss=loss_of(training.loss, given),
         chosen=None if at is None else _steps_of(at, training.steps),
-        width=int(width),
-        replicates=int(replicates),
-        seed=int(seed),
+        width=width,
+        replicates=replicates,
+        seed=seed,
     )
 
 
@@ -285,11 +284,10 @@ def _scales_of(net: Network, scale: float | Sequence[float]) -> tuple[float, ...
 
 def _steps_of(at: Any, steps: int) -> np.ndarray:
     """Chosen steps in order, negative ones from the end."""
-    checks.reject_tracers(at=at)
     try:
-        given = np.atleast_1d(np.asarray(at))
-    except ValueError:  # ragged
-        given = np.zeros((0,))
+        given = np.zeros(0) if isinstance(at, np.ma.MaskedArray) else np.atleast_1d(np.asarray(at))
+    except (ValueError, TypeError):  # ragged, or a tracer
+        given = np.zeros(0)
     whole = given.ndim == 1 and given.size > 0 and given.dtype.kind in "iu"
     if not whole or (given < -steps - 1).any() or (given > steps).any():
         raise ValueError(f"`at` must be steps from 0 to {steps}, negative ones from the end, got {at!r}.")

@@ -20,7 +20,7 @@ from widefield.simulate.dynamics.problem import NAME, ON_REQUEST, Problem, probl
 from widefield.simulate.dynamics.responses import Probe
 from widefield.simulate.dynamics.rows import Rows
 from widefield.simulate.dynamics.training import Networks
-from widefield.simulate.networks.call import Names, blocks, check_call, labeled, timed_bar
+from widefield.simulate.networks.call import Names, blocks, check_call, count, labeled, timed_bar
 from widefield.simulate.networks.trained import Trained, certify_trained, in_flow
 
 DIVERGED = 1e6  # growth of an output, against labels and first outputs, that no stable training shows
@@ -88,8 +88,10 @@ def dynamics(
     itself, and no ``preactivation``, ``pregradient`` and ``state_prediction``.
     """
     began = time.perf_counter()
-    check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress)
-    problem = problem_of(network, task, training, width=width, at=at, replicates=replicates, seed=seed)
+    replicates, seed = check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress, throw=throw)
+    problem = problem_of(
+        network, task, training, width=count("width", width, 1), at=at, replicates=replicates, seed=seed
+    )
     wanted, left_out = problem.choose(quantities)
     train = partial(_simulate, problem, progress)
     trained = in_flow(train, wanted, JUDGED) if training.flow else train(wanted, 1)
@@ -98,7 +100,7 @@ def dynamics(
         trained,
         began,
         seed=problem.seed,
-        options={"width": int(width), "replicates": problem.replicates} | ({} if at is None else {"at": problem.at}),
+        options={"width": problem.width, "replicates": problem.replicates} | ({} if at is None else {"at": problem.at}),
         notes=(*task.notes, *([] if problem.equal_widths else [UNEQUAL])),
         left_out=left_out,
     )

@@ -12,6 +12,7 @@ import numpy as np
 
 from widefield.answer import boundary
 from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.simulate.networks.activations import activate
@@ -76,10 +77,10 @@ def finite_width(
     Limits: differs from the theory by higher orders in 1/n.
     """
     began = time.perf_counter()
-    check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress)
-    count("groups", groups, 2)
-    count("replicates", replicates, 2 * groups)
-    sizes, per_group, n = network.sizes(count("width", width, 1)), replicates // groups, task.n_samples
+    replicates, seed = check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress, throw=throw)
+    width, groups = count("width", width, 1), count("groups", groups, 2)
+    checks.integer("replicates", replicates, 2 * groups)
+    sizes, per_group, n = network.sizes(width), replicates // groups, task.n_samples
     n_layers = network.depth + (network.readout_variance is not None)
     layout = {name: (dims, (n_layers, *[n] * (len(dims) - 1))) for name, dims in DIMS.items()}
     wanted, left_out = choose(quantities, n_bytes(layout, groups))
@@ -100,10 +101,10 @@ def finite_width(
     seconds = 1e-8 * replicates * sum(sizes) * n * (1 + n)
     with timed_bar(f"{replicates} networks of width {width}", groups, progress, seconds) as advance:
         for r in range(groups):
-            _fill(arrays, r, _kernels(network, task, sizes, int(width), per_group, int(seed), r), sizes)
+            _fill(arrays, r, _kernels(network, task, sizes, width, per_group, seed, r), sizes)
             advance(1)
-    options = {"width": int(width), "replicates": per_group * groups, "groups": int(groups)}
-    certificate = certify(NAME, arrays, began, seed=int(seed), options=options, notes=task.notes, left_out=left_out)
+    options = {"width": width, "replicates": per_group * groups, "groups": groups}
+    certificate = certify(NAME, arrays, began, seed=seed, options=options, notes=task.notes, left_out=left_out)
     return make_solution(labeled(layout, arrays), certificate, network, task, throw=throw)
 
 

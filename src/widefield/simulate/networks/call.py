@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+import jax
 import numpy as np
 
 from widefield.answer import boundary
@@ -25,27 +26,28 @@ LARGEST = 2**63 - 1  # an index of an array
 SINGLE = "draw"  # a field of single neurons of mean zero: no relative error
 
 
-def check_call(simulator: str, network: Any, task: Any, *, replicates: Any, seed: Any, progress: Any) -> None:
-    """Raise where the network, the task, or one of the options that all simulators take makes no sense."""
+def check_call(
+    simulator: str, network: Any, task: Any, *, replicates: Any, seed: Any, progress: Any, throw: Any
+) -> tuple[int, int]:
+    """Raise where the network, the task, or an option that all simulators take makes no sense; replicates and seed."""
     if not isinstance(network, Network):
         raise ValueError(f"`network` must be a widefield.Network (DNN or RNN), got {type(network).__name__}.")
     network.refuse_branch(simulator)
     if not isinstance(task, Task):
         raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
-    check_options(replicates=replicates, seed=seed, progress=progress)
+    return check_options(replicates=replicates, seed=seed, progress=progress, throw=throw)
 
 
-def check_options(*, replicates: Any, seed: Any, progress: Any) -> None:
-    """Raise where one of the options that all simulators take makes no sense."""
-    count("replicates", replicates, 1)
-    checks.integer("seed", seed, 0)
+def check_options(*, replicates: Any, seed: Any, progress: Any, throw: Any) -> tuple[int, int]:
+    """Raise where one of the options that all simulators take makes no sense; replicates and seed as plain integers."""
     if progress is not None:
         checks.flag("progress", progress)
+    checks.flag("throw", throw)
+    return count("replicates", replicates, 1), checks.integer("seed", seed, 0)
 
 
 def count(name: str, value: Any, minimum: int) -> int:
     """``value`` as an int of at least ``minimum`` that could count the entries of an array."""
-    checks.reject_tracers(**{name: value})
     number = checks.integer(name, value, minimum)
     if number > LARGEST:
         raise ValueError(f"`{name}` must be an integer from {minimum} to 2**63 - 1, got {value!r:.40}.")
@@ -54,6 +56,8 @@ def count(name: str, value: Any, minimum: int) -> int:
 
 def choose(quantities: Any, sizes: Mapping[str, int], room: int = 0) -> tuple[Names, Names]:
     """The fields that are asked for, or, by default, those that fit beside ``room`` bytes; and what is left out."""
+    if isinstance(quantities, np.ndarray | jax.Array) and (quantities.ndim != 1 or quantities.dtype.kind != "U"):
+        raise ValueError(f"`quantities` must be names out of {', '.join(sizes)}, got an array of {quantities.dtype}.")
     if quantities is not None:  # what does not fit is refused with everything else
         return boundary.choose_quantities(quantities, dict(sizes), budget=len(sizes) * max(sizes.values()) ** 2)
     wanted, left_out = boundary.choose_quantities(None, dict(sizes), boundary.memory_budget() - room)

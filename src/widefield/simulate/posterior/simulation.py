@@ -107,29 +107,27 @@ def posterior(
     Limits: chains mix within a phase; near a transition compare starts in both. Small ``temperature`` is stiff.
     """
     began = time.perf_counter()
-    check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress)
+    replicates, seed = check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress, throw=throw)
+    width = count("width", width, 1)
     _check_network(network, task, width)
-    sampling = _Sampling(
-        net=network,
-        law=law_of(network, task, checks.nonnegative("temperature", temperature, positive=True), width),
-        kernel=kernel_of(start, network, task.n_samples, width),
-        sampler=checks.choice("sampler", sampler, SAMPLERS),
-        draws=count("draws", draws, 2),
-        warmup=count("warmup", warmup, 0),
-        replicates=int(replicates),
-        seed=int(seed),
-        rate=None if rate is None else checks.nonnegative("rate", rate, positive=True),
-        updates=None if updates is None else count("updates", updates, 1),
-        precondition=checks.flag("precondition", precondition),
-    )
-    options = {"width": int(width), "temperature": float(sampling.law.temperature), "sampler": sampler}
-    options |= {"draws": sampling.draws, "warmup": sampling.warmup, "replicates": sampling.replicates}
-    options["start"] = "prior" if sampling.kernel is None else "kernel"
-    langevin_only = {"rate": sampling.rate, "updates": sampling.updates, "precondition": precondition}
-    if sampler == "sgld":
-        options |= langevin_only
-    elif given := [name for name, value in langevin_only.items() if value is not None and value is not True]:
+    kappa = checks.nonnegative("temperature", temperature, positive=True)
+    asked: dict[str, Any] = {
+        "sampler": checks.choice("sampler", sampler, SAMPLERS),
+        "draws": count("draws", draws, 2),
+        "warmup": count("warmup", warmup, 0),
+        "rate": None if rate is None else checks.nonnegative("rate", rate, positive=True),
+        "updates": None if updates is None else count("updates", updates, 1),
+        "precondition": checks.flag("precondition", precondition),
+    }
+    kernel = kernel_of(start, network, task.n_samples, width)
+    law = law_of(network, task, kappa, width)
+    sampling = _Sampling(network, law, kernel, replicates, seed, **asked)
+    langevin_only = {name: asked.pop(name) for name in ("rate", "updates", "precondition")}
+    given = [name for name, value in langevin_only.items() if value is not None and value is not True]
+    if given and sampler != "sgld":
         raise ValueError(f"`{given[0]}` belongs to the posterior's sampler 'sgld', got sampler {sampler!r}.")
+    options = {"width": width, "temperature": kappa, "replicates": replicates} | asked
+    options |= {"start": "prior" if kernel is None else "kernel"} | (langevin_only if sampler == "sgld" else {})
     layout = _layout(sampling, task)
     wanted, left_out = choose(quantities, n_bytes(layout, sampling.replicates))
 
@@ -172,11 +170,11 @@ class _Sampling:
     net: Network
     law: Law
     kernel: np.ndarray | None
+    replicates: int
+    seed: int
     sampler: str
     draws: int
     warmup: int
-    replicates: int
-    seed: int
     rate: float | None
     updates: int | None
     precondition: bool
@@ -205,7 +203,6 @@ class _Sampling:
 
 def _check_network(net: Network, task: Task, width: int) -> None:
     """Refuse what the posterior does not cover, by name."""
-    count("width", width, 1)
     if task.y is None:
         raise ValueError("`y` is needed: the posterior is that of networks given labels, but the task has none.")
     require(NAME, net, bias_variance=0, readout_bias_variance=0)

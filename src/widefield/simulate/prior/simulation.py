@@ -87,15 +87,17 @@ def prior(
     relu networks near criticality are heavy-tailed at small width (Fig. 3 there).
     """
     began = time.perf_counter()
-    check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress)
-    count("n_outputs", n_outputs, 1)
-    sizes, x = network.sizes(count("width", width, 1)), task.sequences(network.depth)
+    replicates, seed = check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress, throw=throw)
+    width, n_outputs = count("width", width, 1), count("n_outputs", n_outputs, 1)
+    sizes, x = network.sizes(width), task.sequences(network.depth)
     check_shared_inputs(network, sizes, x.shape[1])
     if network.readout_variance is None and n_outputs > min(sizes):
         raise ValueError(f"`n_outputs` must be at most the smallest width {min(sizes)} without a readout layer.")
     fields = layout(network, sizes, task, n_outputs)
     of_field = {name: n for name, n in n_bytes(fields, replicates).items() if quantities is not None or name != "ntk"}
-    room = plan(network, sizes, task, method, () if quantities is not None else tuple(of_field), n_outputs).n_bytes(replicates)
+    room = plan(network, sizes, task, method, () if quantities is not None else tuple(of_field), n_outputs).n_bytes(
+        replicates
+    )
     wanted, left_out = choose(quantities, of_field, room)
     left_out = (*left_out, *(fields.keys() - of_field.keys()))
     chosen = plan(network, sizes, task, method, wanted, n_outputs)
@@ -116,14 +118,14 @@ def prior(
             ensemble.simulate(arrays, block, batch)
             advance(block.stop - block.start)
     options = {
-        "width": int(width),
-        "replicates": int(replicates),
+        "width": width,
+        "replicates": replicates,
         "method": chosen.method,
         "inputs": "inner products" if chosen.reduce_inputs else "drawn weights",
-        "n_outputs": int(n_outputs),
+        "n_outputs": n_outputs,
     }
     notes = [*task.notes, *([chosen.note] if chosen.note else []), *([UNEQUAL] if len(set(sizes)) > 1 else [])]
-    certificate = certify(NAME, arrays, began, seed=int(seed), options=options, notes=notes, left_out=left_out)
+    certificate = certify(NAME, arrays, began, seed=seed, options=options, notes=notes, left_out=left_out)
     return make_solution(labeled(fields, arrays), certificate, network, task, throw=throw)
 
 

@@ -105,7 +105,7 @@ def proportional(
     not for fresh batches, which small steps average out: leave them out for the population.
     """
     began = time.perf_counter()
-    check_options(replicates=replicates, seed=seed, progress=progress)
+    replicates, seed = check_options(replicates=replicates, seed=seed, progress=progress, throw=throw)
     if not isinstance(training, Training):
         raise ValueError(f"`training` must be a widefield.Training, got {type(training).__name__}.")
     training.refuse(NAME, *REFUSED)
@@ -117,7 +117,7 @@ def proportional(
             "small rate."
         )
     signs = np.array([1.0, -1.0]) if checks.flag("paired", paired) else np.ones(1)
-    ensemble = _Ensemble(sizes, teacher.label_noise, training, signs, int(replicates), int(seed))
+    ensemble = _Ensemble(sizes, teacher.label_noise, training, signs, replicates, seed)
     wanted, left_out = ensemble.choose(quantities)
     train = partial(_simulate, ensemble, progress)
     trained = in_flow(train, wanted, JUDGED) if training.flow else train(wanted, 1)

@@ -10,7 +10,7 @@ from widefield.question import checks
 from widefield.question.activation import as_activation
 from widefield.question.network import Network
 from widefield.question.teacher import Teacher
-from widefield.simulate.networks.call import count, require
+from widefield.simulate.networks.call import LARGEST, count, require
 from widefield.simulate.proportional.training import Model
 
 NAME = "simulate.proportional"
@@ -93,6 +93,10 @@ def _isotropic(net: Network, teacher: Teacher, richness: float, dimension: Any, 
     ratios = {"data_ratio": teacher.data_ratio, "batch_ratio": teacher.batch_ratio}
     given = {name: value for name, value in ratios.items() if value is not None}
     wanted = {f"width_ratio x widths[{i}]": nu * a for i, a in enumerate(net.relative_widths)} | given
+    for name in [name for name, ratio in wanted.items() if ratio * D > LARGEST]:
+        raise ValueError(
+            f"`{name.split()[0]}` must be at most {LARGEST / D:.3g} at dimension {D}, got {wanted[name]:g}."
+        )
     counts = {name: round(ratio * D) for name, ratio in wanted.items()}
     for name in [name for name, number in counts.items() if number < 1]:
         at_least = f"`{name.split()[0]}` must be at least 1/dimension"
