@@ -28,7 +28,9 @@ TOO_LARGE = {
     ),
     "posterior width": lambda s: s.posterior(RECURRENT, TASK, temperature=0.3, width=10**7, **FEW),
     "posterior draws": lambda s: s.posterior(RECURRENT, TASK, temperature=0.3, width=10, draws=10**12, **FEW),
-    "posterior replicates": lambda s: s.posterior(RECURRENT, TASK, temperature=0.3, width=10, replicates=10**12, seed=0),
+    "posterior replicates": lambda s: s.posterior(
+        RECURRENT, TASK, temperature=0.3, width=10, replicates=10**12, seed=0
+    ),
     "posterior width, test inputs": lambda s: s.posterior(RECURRENT, MANY, temperature=0.3, width=10**5, **FEW),
     "dynamics width": lambda s: s.dynamics(DEEP, TASK, TRAINING, width=10**7, **FEW),
     "dynamics replicates": lambda s: s.dynamics(DEEP, TASK, TRAINING, width=10, replicates=10**12, seed=0),

@@ -41,7 +41,7 @@ NEVER = (
 NOT_A_COUNT = (*NEVER, True, np.True_, 2.0, np.float64(3), -1, 10**30, 10**400, [[1], [2, 3]], (i for i in (1,)))
 NOT_A_NUMBER = (*NEVER, True, np.True_, 0, -1, 10**400, "0.3")
 NOT_A_FLAG = (*NEVER, 1, 0, "True", [True])
-NOT_A_WORD = tuple(value for value in NEVER if not isinstance(value, wf.Task)) + (3, None, ["dense"])
+NOT_A_WORD = (*(value for value in NEVER if not isinstance(value, wf.Task)), 3, None, ["dense"])
 NOT_NAMES = (*NEVER, 3, True, ["loss", 3], np.array("loss"), (None,))
 TABLE = [
     *[(call, name, NOT_A_COUNT) for call, names in COUNTS.items() for name in names],

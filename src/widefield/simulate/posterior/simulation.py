@@ -136,7 +136,7 @@ def posterior(
         batch, weights = sampling.batch(width, replicates), sampling.n_weights(width)
         numbers = 3 * (network.depth * task.n_samples) ** 2 + network.depth * n_all * sampling.law.labels.shape[2]
         moving = batch * (WORKING_COPIES * weights + 4 * network.depth * n_all * width + numbers)
-        kept = max(replicates, batch) * (2 * numbers + TRACE_COPIES * 5 * draws)
+        kept = max(replicates, batch) * (2 * numbers + TRACE_COPIES * 8 * draws)
         return peak_bytes(layout, wanted, replicates, 8 * (moving + kept))
 
     what = f"chains of networks of {sampling.n_weights(width)} weights: {', '.join(wanted)}"
@@ -147,7 +147,11 @@ def posterior(
     fields |= {"eigenvalue_real": np.real(spectra), "eigenvalue_imag": np.imag(spectra)} if spectra else {}
     arrays = {name: fields[name] for name in wanted}
     averages = {name: values for name, values in arrays.items() if name not in SPECTRUM}
-    judged, diagnostics, advice = judge(dict(zip(TRACES, np.moveaxis(chains.traces, 2, 0), strict=False)))
+    traces = dict(zip(TRACES, np.moveaxis(chains.traces, 2, 0), strict=False))
+    knobs = "`draws` and `warmup`" if sampler == "hmc" else "`draws`, `warmup` and `updates`"
+    judged, diagnostics, advice = judge(
+        {k: v for k, v in traces.items() if k != "test_prediction" or task.n_test}, knobs
+    )
     certificate = certify(
         NAME,
         averages or {"energy": np.asarray(chains.mean.energy)},
