@@ -49,7 +49,8 @@ def test_certificate_tells_how_the_chains_did(solution, tmp_path):
     assert certificate.theory == "simulate.posterior" and certificate.seed == 3 and certificate.steps == 12
     for name in ("acceptance", "step_size", "leaps", "r_hat", "effective_draws"):
         assert name in certificate.diagnostics
-    assert set(certificate.diagnostics["r_hat"]) == {"energy", "size", "coherence"}
+    judged = {"energy", "hidden", "feature", "prediction", "test_prediction", "coherence"}
+    assert set(certificate.diagnostics["r_hat"]) == set(certificate.diagnostics["effective_draws"]) == judged
     assert any("W -> -W" in note for note in solution.notes)
     assert wf.load(solution.save(tmp_path / "a.nc")).certificate == certificate
 
@@ -224,3 +225,13 @@ def test_bad_questions_are_named(monkeypatch):
 def test_progress_is_shown_when_asked(capsys):
     wf.simulate.posterior(NET, TASK, **RUN, progress=True, throw=False)
     assert "3 chains at width 12" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("sampler", "knobs"), [("hmc", "`draws` and `warmup`"), ("sgld", "`updates`")])
+def test_chains_that_are_too_short_are_a_status_and_told_what_to_raise(sampler, knobs):
+    options = {**RUN, "sampler": sampler} | ({"rate": 1e-6, "updates": 1} if sampler == "sgld" else {"warmup": 0, "temperature": 1e-4})
+    short = wf.simulate.posterior(NET, TASK, **options, throw=False)
+    assert short.status is wf.Status.not_converged
+    assert any(knobs in note and "raise" in note for note in short.notes)
+    judged = {"energy", "hidden", "feature", "prediction", "test_prediction", "coherence"}
+    assert set(short.certificate.diagnostics["r_hat"]) == judged

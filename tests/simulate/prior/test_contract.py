@@ -145,13 +145,13 @@ def test_overflow_is_loud():
 
 
 def test_memory_is_refused_before_it_is_taken(monkeypatch):
-    monkeypatch.setattr(boundary, "memory_budget", lambda: 1_000_000)
+    monkeypatch.setattr(boundary, "memory_budget", lambda: 10_000_000)
     net = wf.DNN(3, "relu")
     with pytest.raises(MemoryError, match="hidden"):
-        wf.simulate.prior(net, TASK, **{**RUN, "replicates": 10_000}, quantities="hidden")
+        wf.simulate.prior(net, TASK, **{**RUN, "replicates": 100_000}, quantities="hidden")
     with pytest.raises(MemoryError, match="width"):
         wf.simulate.prior(net, TASK, **{**RUN, "width": 4000}, method="dense", quantities="output")
-    some = wf.simulate.prior(net, TASK, **{**RUN, "replicates": 600}, quantities=None)
+    some = wf.simulate.prior(net, TASK, **{**RUN, "replicates": 6000}, quantities=None)
     assert "output" in some.data and "readout" in some.certificate.left_out
 
 

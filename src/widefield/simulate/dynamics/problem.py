@@ -2,7 +2,7 @@ r"""What `simulate.dynamics` is asked, checked: networks, labels, training, the 
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,18 @@ from widefield.question.task import Task
 from widefield.question.training import Training
 from widefield.simulate.dynamics.losses import Loss, loss_of
 from widefield.simulate.dynamics.training import Model, Networks, Step
-from widefield.simulate.networks.call import Layout, Names, Shape, check_shared_inputs, joined, n_bytes, require
+from widefield.simulate.networks.call import (
+    Layout,
+    Names,
+    Shape,
+    check_shared_inputs,
+    choose,
+    joined,
+    n_bytes,
+    peak_bytes,
+    refuse_memory,
+    require,
+)
 from widefield.simulate.networks.trained import FLOW_COPIES
 from widefield.simulate.networks.weights import coordinates
 
@@ -25,14 +36,15 @@ ON_REQUEST = ("forward_response", "backward_response")
 BATCH_NUMBERS = 2**17  # parameters that train together: they stay in the processor's cache
 DEFAULT_BYTES = 2**27  # what kernels and pre-activations may take unless asked for by name
 FLOP, PASS, NORMAL = 5e-11, 1e-9, 1.2e-8  # seconds per operation, per parameter and update, per random number
+CALLS = 2e-4  # seconds of Python per state
 
 
 @dataclass(frozen=True)
 class Problem:
     """Labels are (readout, sample, output), readouts in the order of states; ``read`` are all states that have outputs.
 
-    ``initial_scales`` has one entry per weight matrix: input weights, hidden weights and readout. ``at`` are the steps at
-    which two-time kernels are kept, ``at_is_named`` where they are a dim of their own.
+    ``initial_scales`` has one entry per weight matrix: input weights, hidden weights and readout. Two-time kernels are
+    kept at the steps ``chosen``, which are a dim of their own, or at all.
     """
 
     model: Model
@@ -43,8 +55,8 @@ class Problem:
     labels: np.ndarray
     test_labels: np.ndarray | None
     loss: Loss
-    at: np.ndarray
-    at_is_named: bool
+    chosen: np.ndarray | None
+    width: int
     replicates: int
     seed: int
 
@@ -57,6 +69,16 @@ class Problem:
     def n_rows(self) -> int:
         """One row before each update and one after the last."""
         return self.training.steps + 1
+
+    @cached_property
+    def at(self) -> np.ndarray:
+        """The steps at which two-time kernels are kept, in order."""
+        return np.arange(self.n_rows) if self.chosen is None else self.chosen
+
+    @property
+    def n_at(self) -> int:
+        """How many they are."""
+        return self.n_rows if self.chosen is None else len(self.chosen)
 
     @property
     def n_test(self) -> int:
@@ -77,15 +99,18 @@ class Problem:
     @property
     def batch(self) -> int:
         """Networks that train together."""
-        return max(1, min(self.replicates, BATCH_NUMBERS // self.model.n_parameters))
+        return batch_of(self.replicates, self.model)
 
-    @property
-    def seconds(self) -> float:
+    def seconds(self, wanted: Names) -> float:
         """A rough estimate of one training of all networks."""
         model, noise = self.model, NORMAL if self.training.temperature else 0.0
         n_uses = len(model.sizes) if model.net.weights == "tied" else 1
         per_row = model.n_parameters * (6 * FLOP * model.inputs.shape[1] * n_uses + PASS + noise)
-        return self.replicates * self.n_rows * per_row
+        n_runs = 1
+        if {*ON_REQUEST} & {*wanted}:
+            n_runs += self.n_at * len(model.sizes) * model.n_train * (1 + len(self.channels))
+        n_batches = -(-self.replicates // self.batch)
+        return n_runs * self.n_rows * (self.replicates * per_row + n_batches * len(model.sizes) * CALLS)
 
     def pulls(self, f: np.ndarray) -> dict[int, np.ndarray]:
         """Δ of the training inputs (replicate, sample, output) at each supervised state."""
@@ -115,7 +140,7 @@ class Problem:
     def layout(self) -> Layout:
         """Dims and shapes of every field, the most wanted first."""
         model, several, step = self.model, len(self.supervised) > 1, (("step",), (self.n_rows,))
-        P, K, O, C, T = model.n_train, len(model.sizes), model.n_outputs, len(self.supervised), len(self.at)
+        P, K, O, C, T = model.n_train, len(model.sizes), model.n_outputs, len(self.supervised), self.n_at
         read = joined(step, _if(several, ("state",), (K,)))
         fields: Layout = {"loss": step}
         if self.test_labels is not None:
@@ -131,14 +156,14 @@ class Problem:
         output, outputs = _if(O > 1, ("output",), (O,)), _if(O > 1, ("output", "output_"), (O, O))
         pair, times = (
             (("sample", "sample_"), (P, P)),
-            (("at", "at_") if self.at_is_named else ("step", "step_"), (T, T)),
+            (("step", "step_") if self.chosen is None else ("at", "at_"), (T, T)),
         )
         fields["ntk"] = joined(readouts, step, pair, outputs)
         fields["ntk_alignment"] = step
         fields["alignment"] = joined(layer, step)
         if self.equal_widths:
             neurons = (("neuron", "sample"), (model.sizes[0], P))
-            fields["preactivation"] = joined(layer, _if(self.at_is_named, ("at",), (T,)), neurons)
+            fields["preactivation"] = joined(layer, _if(self.chosen is not None, ("at",), (T,)), neurons)
             fields["pregradient"] = joined(readout, fields["preactivation"], output)
         fields["feature_kernel"] = joined(layers, times, pair)
         fields["gradient_kernel"] = joined(readouts, layers, times, pair, outputs)
@@ -148,24 +173,51 @@ class Problem:
 
     def choose(self, quantities: Iterable[str] | None) -> tuple[Names, Names]:
         """The asked fields, or all that are small; refuses what does not fit in memory."""
-        model, budget = self.model, boundary.memory_budget()
-        kept = 8 * self.batch * len(self.at) * model.n_train * sum(model.sizes)  # on the way to two-time kernels
-        room = {"feature_kernel": kept, "gradient_kernel": kept * len(self.channels)}
-        copies = FLOW_COPIES if self.training.flow else 1
-        sizes = {name: copies * n + room.get(name, 0) for name, n in n_bytes(self.layout, self.replicates).items()}
-        need = 8 * self.batch * model.n_parameters * (1 if self.training.momentum_time is None else 2)
-        if need > budget:
-            raise MemoryError(
-                f"`width` {model.sizes[-1]} needs {boundary.describe_bytes(need)} for the weights of one "
-                f"network, but only {boundary.describe_bytes(budget)} may be used."
-            )
+        model, copies = self.model, FLOW_COPIES if self.training.flow else 1
+        room = {name: self._kept_bytes(model, self.replicates, (name,)) for name in self.layout}
+        sizes = {name: copies * n + room[name] for name, n in n_bytes(self.layout, self.replicates).items()}
         if quantities is not None:
-            return boundary.choose_quantities(quantities, sizes, budget - need)
-        light = {name: size for name, size in sizes.items() if name in LIGHT}
-        heavy = {name: size for name, size in sizes.items() if name not in (*LIGHT, *ON_REQUEST)}
-        kept_light, lost = boundary.choose_quantities(None, light, budget - need)
-        more, left_out = boundary.choose_quantities(None, heavy, min(DEFAULT_BYTES, budget - need))
-        return (*kept_light, *more), (*lost, *left_out)
+            wanted, left_out = choose(quantities, sizes)
+        else:
+            need = 8 * self.batch * model.n_parameters * (1 if self.training.momentum_time is None else 2)
+            light = {name: size for name, size in sizes.items() if name in LIGHT}
+            heavy = {name: size for name, size in sizes.items() if name not in (*LIGHT, *ON_REQUEST)}
+            kept, lost = choose(None, light, need)
+            budget = max(0, min(DEFAULT_BYTES, boundary.memory_budget() - need))
+            more, left = boundary.choose_quantities(None, heavy, budget)
+            wanted, left_out = (*kept, *more), (*lost, *left)
+
+        def need_of(width: int, replicates: int) -> int:
+            smaller = replace(model, sizes=model.net.sizes(width))
+            working = self._kept_bytes(smaller, replicates, wanted) + self._working_bytes(smaller, replicates)
+            return peak_bytes(self.layout, wanted, replicates, working, copies)
+
+        what = (
+            f"{self.n_rows} rows, {self.batch} networks at a time of {model.n_parameters} weights: {', '.join(wanted)}"
+        )
+        refuse_memory(NAME, need_of, {"width": self.width, "replicates": self.replicates}, what)
+        return wanted, left_out
+
+    def _kept_bytes(self, model: Model, replicates: int, names: Sequence[str]) -> int:
+        """What a batch keeps on the way to two-time kernels, and these once more."""
+        batch, total = batch_of(replicates, model), 0
+        for name, fields in (("feature_kernel", 1), ("gradient_kernel", len(self.channels))):
+            if name in names:
+                total += fields * self.n_at * model.n_train * sum(model.sizes) + math.prod(self.layout[name][1])
+        return 8 * batch * total
+
+    def _working_bytes(self, model: Model, replicates: int) -> int:
+        """What a batch takes to train: parameters, a pass forward and backward, tangent kernels."""
+        velocities = 0 if self.training.momentum_time is None else 2
+        n_all, n = model.inputs.shape[1], model.n_train
+        passed = (2 * n_all + (3 + len(self.channels)) * n) * sum(model.sizes) + 3 * n_all * max(model.sizes)
+        kernels = 3 * (len(self.channels) * n) ** 2
+        return 8 * batch_of(replicates, model) * ((1 + velocities) * model.n_parameters + passed + kernels)
+
+
+def batch_of(replicates: int, model: Model) -> int:
+    """Networks that train together."""
+    return max(1, min(replicates, BATCH_NUMBERS // model.n_parameters))
 
 
 def problem_of(
@@ -200,10 +252,10 @@ def problem_of(
         labels=by_readout["y"],
         test_labels=by_readout.get("y_test"),
         loss=loss_of(training.loss, given),
-        at=_steps_of(at, training.steps),
-        at_is_named=at is not None,
-        replicates=int(replicates),
-        seed=int(seed),
+        chosen=None if at is None else _steps_of(at, training.steps),
+        width=width,
+        replicates=replicates,
+        seed=seed,
     )
 
 
@@ -231,10 +283,11 @@ def _scales_of(net: Network, scale: float | Sequence[float]) -> tuple[float, ...
 
 
 def _steps_of(at: Any, steps: int) -> np.ndarray:
-    """The steps at which two-time kernels are kept, in order: all, or those named (negative ones from the end)."""
-    if at is None:
-        return np.arange(steps + 1)
-    given = np.atleast_1d(np.asarray(at))
+    """Chosen steps in order, negative ones from the end."""
+    try:
+        given = np.zeros(0) if isinstance(at, np.ma.MaskedArray) else np.atleast_1d(np.asarray(at))
+    except (ValueError, TypeError):  # ragged, or a tracer
+        given = np.zeros(0)
     whole = given.ndim == 1 and given.size > 0 and given.dtype.kind in "iu"
     if not whole or (given < -steps - 1).any() or (given > steps).any():
         raise ValueError(f"`at` must be steps from 0 to {steps}, negative ones from the end, got {at!r}.")

@@ -80,7 +80,7 @@ class Rows:
         if not {"preactivation", "pregradient"} & set(arrays):
             return
         last = [...] * (t + 1 == problem.n_rows)
-        for i in [int(i) for i in np.flatnonzero(problem.at == t)] if problem.at_is_named else last:
+        for i in [int(i) for i in np.flatnonzero(problem.at == t)] if problem.chosen is not None else last:
             if "preactivation" in arrays:
                 h = [x[:, : model.n_train].swapaxes(1, 2) for x in now.h]
                 arrays["preactivation"][:, :, i] = np.stack(h, axis=1)

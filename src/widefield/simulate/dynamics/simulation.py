@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from widefield.answer import boundary
-from widefield.answer.progress import bar
 from widefield.answer.solution import Solution, make_solution
 from widefield.question.network import Network
 from widefield.question.task import Task
@@ -21,7 +20,7 @@ from widefield.simulate.dynamics.problem import NAME, ON_REQUEST, Problem, probl
 from widefield.simulate.dynamics.responses import Probe
 from widefield.simulate.dynamics.rows import Rows
 from widefield.simulate.dynamics.training import Networks
-from widefield.simulate.networks.call import Names, blocks, check_call, labeled
+from widefield.simulate.networks.call import Names, blocks, check_call, count, labeled, timed_bar
 from widefield.simulate.networks.trained import Trained, certify_trained, in_flow
 
 DIVERGED = 1e6  # growth of an output, against labels and first outputs, that no stable training shows
@@ -89,8 +88,10 @@ def dynamics(
     itself, and no ``preactivation``, ``pregradient`` and ``state_prediction``.
     """
     began = time.perf_counter()
-    check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress)
-    problem = problem_of(network, task, training, width=width, at=at, replicates=replicates, seed=seed)
+    replicates, seed = check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress, throw=throw)
+    problem = problem_of(
+        network, task, training, width=count("width", width, 1), at=at, replicates=replicates, seed=seed
+    )
     wanted, left_out = problem.choose(quantities)
     train = partial(_simulate, problem, progress)
     trained = in_flow(train, wanted, JUDGED) if training.flow else train(wanted, 1)
@@ -99,7 +100,7 @@ def dynamics(
         trained,
         began,
         seed=problem.seed,
-        options={"width": int(width), "replicates": problem.replicates} | ({} if at is None else {"at": problem.at}),
+        options={"width": problem.width, "replicates": problem.replicates} | ({} if at is None else {"at": problem.at}),
         notes=(*task.notes, *([] if problem.equal_widths else [UNEQUAL])),
         left_out=left_out,
     )
@@ -125,7 +126,7 @@ def _simulate(problem: Problem, progress: bool | None, wanted: Names, divisor: i
     lasted = np.full(replicates, n_rows)
     title = f"{replicates} networks of layers {', '.join(map(str, problem.model.sizes))}"
     title += f", rate / {divisor}" if divisor > 1 else ""
-    with bar(title, replicates * n_rows, progress, divisor * problem.seconds) as advance:
+    with timed_bar(title, replicates * n_rows, progress, divisor * problem.seconds(wanted)) as advance:
         for block in blocks(replicates, problem.batch):
             mine = {name: array[block] for name, array in arrays.items()}
             _train(problem, range(block.start, block.stop), mine, lasted[block], divisor, advance)

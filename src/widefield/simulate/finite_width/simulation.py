@@ -11,14 +11,25 @@ from collections.abc import Iterable
 import numpy as np
 
 from widefield.answer import boundary
-from widefield.answer.progress import bar
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.simulate.networks.activations import activate
-from widefield.simulate.networks.call import blocks, certify, check_call, labeled, n_bytes
+from widefield.simulate.networks.call import (
+    blocks,
+    certify,
+    check_call,
+    choose,
+    count,
+    labeled,
+    n_bytes,
+    peak_bytes,
+    refuse_memory,
+    timed_bar,
+)
 from widefield.simulate.networks.streams import HIDDEN, streams
+from widefield.simulate.prior.cost import plan
 from widefield.simulate.prior.simulation import prior
 
 PAIR = ("layer", "sample", "sample_")
@@ -66,27 +77,39 @@ def finite_width(
     Limits: differs from the theory by higher orders in 1/n.
     """
     began = time.perf_counter()
-    check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress)
-    checks.integer("groups", groups, 2)
+    replicates, seed = check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress, throw=throw)
+    width, groups = count("width", width, 1), count("groups", groups, 2)
     checks.integer("replicates", replicates, 2 * groups)
     sizes, per_group, n = network.sizes(width), replicates // groups, task.n_samples
-    task.sequences(network.depth)
     n_layers = network.depth + (network.readout_variance is not None)
     layout = {name: (dims, (n_layers, *[n] * (len(dims) - 1))) for name, dims in DIMS.items()}
-    wanted, left_out = boundary.choose_quantities(quantities, n_bytes(layout, groups))
+    wanted, left_out = choose(quantities, n_bytes(layout, groups))
+
+    def need(width: int, replicates: int) -> int:
+        networks = -(-replicates // groups)
+        if _is_deep(network, task):
+            working = 8 * 3 * min(networks, _chunk(network.sizes(width), n)) * (width * n + n * n)
+        else:
+            chosen = plan(network, network.sizes(width), task, "auto", ("feature",), 1)
+            working = chosen.n_bytes(networks) + 8 * networks * (network.depth * n) ** 2
+        four_points = 8 * 3 * n_layers * n**4 * bool({"connected", "vertex"} & {*wanted})
+        return peak_bytes(layout, wanted, groups, working + four_points + 8 * 3 * networks * n_layers * n * n)
+
+    what = f"{groups} groups of {per_group} networks: {', '.join(wanted)}"
+    refuse_memory(NAME, need, {"width": width, "replicates": replicates}, what)
     arrays = {name: np.empty((groups, *layout[name][1])) for name in wanted}
     seconds = 1e-8 * replicates * sum(sizes) * n * (1 + n)
-    with bar(f"{replicates} networks of width {width}", groups, progress, seconds) as advance:
+    with timed_bar(f"{replicates} networks of width {width}", groups, progress, seconds) as advance:
         for r in range(groups):
-            _fill(arrays, r, _kernels(network, task, sizes, int(width), per_group, int(seed), r), sizes)
+            _fill(arrays, r, _kernels(network, task, sizes, width, per_group, seed, r), sizes)
             advance(1)
-    options = {"width": int(width), "replicates": per_group * groups, "groups": int(groups)}
-    certificate = certify(NAME, arrays, began, seed=int(seed), options=options, notes=task.notes, left_out=left_out)
+    options = {"width": width, "replicates": per_group * groups, "groups": groups}
+    certificate = certify(NAME, arrays, began, seed=seed, options=options, notes=task.notes, left_out=left_out)
     return make_solution(labeled(layout, arrays), certificate, network, task, throw=throw)
 
 
-def _kernels(network: Network, task: Task, sizes, width: int, count: int, seed: int, group: int) -> np.ndarray:
-    """Ĝ of ``count`` networks, (network, layer, sample, sample).
+def _kernels(network: Network, task: Task, sizes, width: int, n_networks: int, seed: int, group: int) -> np.ndarray:
+    """Ĝ of ``n_networks``, (network, layer, sample, sample).
 
     Layer by layer where, given one, the next is drawn with fresh parameters only; otherwise through the prior.
     """
@@ -97,24 +120,40 @@ def _kernels(network: Network, task: Task, sizes, width: int, count: int, seed: 
         sources.append(network.bias_variances[a] + network.input_variances[a] * overlap)
     sources.append(np.full((len(x), len(x)), float(network.readout_bias_variance or 0.0)))
     weights = [*network.weight_variances, *([] if network.readout_variance is None else [network.readout_variance])]
-    shared_bias = network.biases == "tied" and network.bias_variances.any()
-    shared_input = network.inputs == "tied" and x.shape[1] > 1
-    if network.depth == 1 or (network.weights == "untied" and not shared_bias and not shared_input):
-        rng, n = streams(seed, [group], HIDDEN)[0], task.n_samples
-        size = max(1, CHUNK // (max(sizes) * n + n * n))
+    if _is_deep(network, task):
+        rng, size = streams(seed, [group], HIDDEN)[0], _chunk(sizes, task.n_samples)
         parts = [
-            _deep(network, weights, sources, sizes, b.stop - b.start, min(size, count), rng)
-            for b in blocks(count, size)
+            _deep(network, weights, sources, sizes, b.stop - b.start, min(size, n_networks), rng)
+            for b in blocks(n_networks, size)
         ]
         return np.concatenate(parts)
     group_seed = int(np.random.SeedSequence(seed, spawn_key=(group,)).generate_state(1)[0])
     drawn = prior(
-        network, task, width=width, replicates=count, seed=group_seed, quantities="feature", progress=False, throw=False
+        network,
+        task,
+        width=width,
+        replicates=n_networks,
+        seed=group_seed,
+        quantities="feature",
+        progress=False,
+        throw=False,
     )
     features = np.moveaxis(np.diagonal(drawn.feature.values, axis1=1, axis2=2), -1, 1)
-    first = np.broadcast_to(sources[0], (count, 1, *sources[0].shape))
+    first = np.broadcast_to(sources[0], (n_networks, 1, *sources[0].shape))
     rest = [w * features[:, a] + sources[a + 1] for a, w in enumerate(weights)]
     return np.concatenate([first, *(v[:, None] for v in rest)], axis=1)
+
+
+def _is_deep(network: Network, task: Task) -> bool:
+    """Whether given a layer the next one is drawn with fresh parameters only."""
+    shared_bias = network.biases == "tied" and network.bias_variances.any()
+    shared_input = network.inputs == "tied" and task.sequences(network.depth).shape[1] > 1
+    return network.depth == 1 or (network.weights == "untied" and not shared_bias and not shared_input)
+
+
+def _chunk(sizes: tuple[int, ...], n: int) -> int:
+    """Networks that are drawn together."""
+    return max(1, CHUNK // (max(sizes) * n + n * n))
 
 
 @np.errstate(over="ignore", invalid="ignore")

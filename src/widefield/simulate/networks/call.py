@@ -2,12 +2,16 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
+import jax
 import numpy as np
 
+from widefield.answer import boundary
 from widefield.answer.certificate import Certificate, Check, Status
+from widefield.answer.progress import bar
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
@@ -16,25 +20,75 @@ Shape = tuple[tuple[str, ...], tuple[int, ...]]  # dims and lengths
 Layout = dict[str, Shape]  # of one replicate's share of every field, the most wanted first
 Names = tuple[str, ...]
 CHUNK = 10**6  # numbers looked at together
+CERTIFY_COPIES = 4  # of what is looked at together
+MAY_USE = 0.8  # of the memory that is free
+LARGEST = 2**63 - 1  # an index of an array
 SINGLE = "draw"  # a field of single neurons of mean zero: no relative error
 
 
-def check_call(simulator: str, network: Any, task: Any, *, replicates: Any, seed: Any, progress: Any) -> None:
-    """Raise where the network, the task, or one of the options that all simulators take makes no sense."""
+def check_call(
+    simulator: str, network: Any, task: Any, *, replicates: Any, seed: Any, progress: Any, throw: Any
+) -> tuple[int, int]:
+    """Raise where the network, the task, or an option that all simulators take makes no sense; replicates and seed."""
     if not isinstance(network, Network):
         raise ValueError(f"`network` must be a widefield.Network (DNN or RNN), got {type(network).__name__}.")
     network.refuse_branch(simulator)
     if not isinstance(task, Task):
         raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
-    check_options(replicates=replicates, seed=seed, progress=progress)
+    return check_options(replicates=replicates, seed=seed, progress=progress, throw=throw)
 
 
-def check_options(*, replicates: Any, seed: Any, progress: Any) -> None:
-    """Raise where one of the options that all simulators take makes no sense."""
-    checks.integer("replicates", replicates, 1)
-    checks.integer("seed", seed, 0)
+def check_options(*, replicates: Any, seed: Any, progress: Any, throw: Any) -> tuple[int, int]:
+    """Raise where one of the options that all simulators take makes no sense; replicates and seed as plain integers."""
     if progress is not None:
         checks.flag("progress", progress)
+    checks.flag("throw", throw)
+    return count("replicates", replicates, 1), checks.integer("seed", seed, 0)
+
+
+def count(name: str, value: Any, minimum: int) -> int:
+    """``value`` as an int of at least ``minimum`` that could count the entries of an array."""
+    number = checks.integer(name, value, minimum)
+    if number > LARGEST:
+        raise ValueError(f"`{name}` must be an integer from {minimum} to 2**63 - 1, got {value!r:.40}.")
+    return number
+
+
+def choose(quantities: Any, sizes: Mapping[str, int], room: int = 0) -> tuple[Names, Names]:
+    """The fields that are asked for, or, by default, those that fit beside ``room`` bytes; and what is left out."""
+    if isinstance(quantities, np.ndarray | jax.Array) and (quantities.ndim != 1 or quantities.dtype.kind != "U"):
+        raise ValueError(f"`quantities` must be names out of {', '.join(sizes)}, got an array of {quantities.dtype}.")
+    if quantities is not None:  # what does not fit is refused with everything else
+        return boundary.choose_quantities(quantities, dict(sizes), budget=len(sizes) * max(sizes.values()) ** 2)
+    wanted, left_out = boundary.choose_quantities(None, dict(sizes), boundary.memory_budget() - room)
+    return wanted or (min(sizes, key=lambda name: sizes[name]),), left_out
+
+
+def peak_bytes(layout: Layout, wanted: Iterable[str], replicates: int, working: int, copies: int = 1) -> int:
+    """What ``copies`` of the fields take beside what is larger: ``working`` on them, or judging the largest of them."""
+    each = [8 * math.prod(layout[name][1]) for name in wanted]
+    judged = max(min(max(8 * CHUNK, one), replicates * one) for one in each)
+    return copies * replicates * sum(each) + max(working, CERTIFY_COPIES * judged)
+
+
+def refuse_memory(simulator: str, need: Callable[..., int], sizes: Mapping[str, int], what: str) -> None:
+    """Raise where the bytes that ``need`` tells of the ``sizes`` are not there: what of each size would fit instead."""
+    may_use = int(MAY_USE / boundary.SHARE_OF_MEMORY * boundary.memory_budget())
+    needed = need(**sizes)
+    if needed <= may_use:
+        return
+    fits = []
+    for name, size in sizes.items():
+        low, high = 0, size
+        while low + 1 < high:
+            middle = (low + high) // 2
+            low, high = (middle, high) if need(**{**sizes, name: middle}) <= may_use else (low, middle)
+        fits += [f"`{name}` {low}"] if low else []
+    smaller = f"{' or '.join(fits)} would fit" if fits else f"lower {', '.join(f'`{name}`' for name in sizes)}"
+    raise MemoryError(
+        f"{simulator} needs {boundary.describe_bytes(needed)} ({what}), but only {boundary.describe_bytes(may_use)} may "
+        f"be used, {MAY_USE:.0%} of what is free: {smaller}; or ask for fewer quantities, samples, states or steps."
+    )
 
 
 def require(simulator: str, network: Network, **wanted: float) -> None:
@@ -75,6 +129,16 @@ def batch_size(total: int, most: int) -> int:
 def blocks(total: int, size: int) -> Iterator[slice]:
     """Slices of at most ``size`` that cover ``total``."""
     return (slice(first, min(first + size, total)) for first in range(0, total, size))
+
+
+def timed_bar(
+    title: str, total: int, shown: bool | None, seconds: float
+) -> AbstractContextManager[Callable[[int], None]]:
+    """A progress bar that says how long it will take where that is hours or more."""
+    for unit, length in (("years", 3.15e7), ("days", 86400.0), ("hours", 3600.0)):
+        if seconds > length:
+            return bar(f"{title}, about {seconds / length:.3g} {unit}", total, shown, seconds)
+    return bar(title, total, shown, seconds)
 
 
 def certify(

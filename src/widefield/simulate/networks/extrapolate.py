@@ -10,7 +10,7 @@ from widefield.answer.certificate import Check, Status
 from widefield.answer.solution import Solution, make_solution
 from widefield.question.activation import Activation
 from widefield.question.training import source_of
-from widefield.simulate.networks.call import SINGLE, certify
+from widefield.simulate.networks.call import SINGLE, certify, refuse_memory
 
 NAME = "simulate.extrapolate"
 AS_WIDE = {"neuron", "eigenvalue"}  # dims as long as the network is wide
@@ -36,6 +36,8 @@ def extrapolate(wide: Solution, narrow: Solution, *, throw: bool = True) -> Solu
     names = [name for name in _averages(wide) if name in _averages(narrow)]
     if not names:
         raise ValueError("`wide` and `narrow` have no average over neurons in common.")
+    n_bytes = 2 * sum(wide.data[name].nbytes for name in names)
+    refuse_memory(NAME, lambda replicates: n_bytes, {"replicates": wide.data.sizes["replicate"]}, ", ".join(names))
     with np.errstate(invalid="ignore"):  # networks that overflowed are counted below
         arrays = {name: 2 * wide.data[name].values - narrow.data[name].values for name in names}
     options: dict[str, Any] = {"simulation": wide.certificate.theory}

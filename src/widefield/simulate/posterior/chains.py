@@ -13,7 +13,14 @@ from widefield.simulate.networks.forward import Array, Parameters, preactivation
 from widefield.simulate.posterior.law import Law, label_factor, whitened_labels
 
 CHUNK = 32  # moves between two reports of progress
-TRACES = ("energy", "size", "coherence")  # the scalars of every network by which chains are judged
+TRACES = (
+    "energy",
+    "hidden",
+    "feature",
+    "prediction",
+    "test_prediction",
+    "coherence",
+)  # one of every field, see `measure`
 
 
 class Measurement(NamedTuple):
@@ -94,7 +101,10 @@ def _moves(
 
 
 def measure(parameters: Parameters, law: Law) -> tuple[Measurement, Float[Array, " trace"]]:
-    r"""Kernels, predictions and energy of one network, and the scalars by which chains are judged.
+    r"""Kernels, predictions and energy of one network, and the scalars by which chains are judged, `TRACES`.
+
+    These are the energy, the mean squares of pre-activations and features at the last state, the mean product of
+    predictions and labels, the mean test prediction, and the mean correlation of adjacent states.
 
     Predictions are :math:`V\varphi` where ``parameters`` hold a readout, else their mean over the law of :math:`V`
     given the features, :math:`v\Phi_{*S}(v\Phi_{SS} + \kappa)^{-1}y`: the same average with less noise.
@@ -115,17 +125,20 @@ def measure(parameters: Parameters, law: Law) -> tuple[Measurement, Float[Array,
     labels = whitened_labels(factor, law)
     energy = jnp.sum(labels**2) / 2
     flip = (signs[:, None] * signs[None])[:, :, None, None]
+    prediction = _predict(parameters, feature, factor, labels, law)
     measurement = Measurement(
         hidden=flip * kernel,
         feature=flip * _gram(feature[:, :n]),
         squared_correlation=correlation**2,
-        prediction=(signs * signs[law.supervised[0]])[:, None, None]
-        * _predict(parameters, feature, factor, labels, law),
+        prediction=(signs * signs[law.supervised[0]])[:, None, None] * prediction,
         energy=energy,
     )
-    size = jnp.trace(kernel[-1, -1]) / n
+    states = jnp.asarray(law.supervised)
+    fit = jnp.mean(law.labels * prediction[states, :n])
+    test = jnp.mean(prediction[states, n:]) if prediction.shape[1] > n else fit
+    sizes = (jnp.trace(measurement.hidden[-1, -1]) / n, jnp.trace(measurement.feature[-1, -1]) / n)
     coherence = [jnp.mean(jnp.abs(adjacent))] if adjacent.size else []
-    return measurement, jnp.stack([energy, size, *coherence])
+    return measurement, jnp.stack([energy, *sizes, fit, test, *coherence])
 
 
 def _predict(parameters: Parameters, feature: Array, factor: Array, labels: Array, law: Law) -> Array:

@@ -13,8 +13,10 @@ R_HAT_LIMIT = 1.05
 MIN_EFFECTIVE = 5  # independent draws per chain
 
 
-def judge(traces: dict[str, Float[np.ndarray, "chain draw"]]) -> tuple[dict[str, Check], dict[str, Any], list[str]]:
-    """Checks, diagnostics and advice from the scalars ``traces`` of all chains.
+def judge(
+    traces: dict[str, Float[np.ndarray, "chain draw"]], knobs: str = "`draws` and `warmup`"
+) -> tuple[dict[str, Check], dict[str, Any], list[str]]:
+    """Checks, diagnostics and advice, to raise ``knobs``, from the scalars ``traces`` of all chains.
 
     ``"r_hat"``, the largest of `split_r_hat`, must not exceed `R_HAT_LIMIT`; it is infinite where chains cannot be
     compared. ``"needed_over_effective_draws"`` is the number that is needed, `MIN_EFFECTIVE` per chain, over the smallest of
@@ -39,7 +41,7 @@ def judge(traces: dict[str, Float[np.ndarray, "chain draw"]]) -> tuple[dict[str,
         if not checks["r_hat"].met
         else f"chains hold {min(effective.values()):.3g} independent draws, fewer than {MIN_EFFECTIVE} each"
     )
-    remedy = ": raise `draws` and `warmup`, or `start` from a kernel such as the theory's"
+    remedy = f": raise {knobs}, or `start` from a kernel such as the theory's"
     failed = not all(check.met for check in checks.values())
     return checks, {"r_hat": r_hat, "effective_draws": effective}, [advice + remedy] if failed else []
 

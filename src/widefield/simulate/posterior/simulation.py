@@ -16,12 +16,25 @@ import jax
 import numpy as np
 
 from widefield.answer import boundary
-from widefield.answer.progress import bar
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
-from widefield.simulate.networks.call import Layout, batch_size, blocks, certify, check_call, labeled, n_bytes, require
+from widefield.simulate.networks.call import (
+    Layout,
+    batch_size,
+    blocks,
+    certify,
+    check_call,
+    choose,
+    count,
+    labeled,
+    n_bytes,
+    peak_bytes,
+    refuse_memory,
+    require,
+    timed_bar,
+)
 from widefield.simulate.networks.forward import Parameters
 from widefield.simulate.networks.streams import CHAIN, streams
 from widefield.simulate.posterior import hmc, langevin
@@ -34,9 +47,16 @@ NAME = "simulate.posterior"
 SAMPLERS = ("hmc", "sgld")
 SPECTRUM = ("eigenvalue_real", "eigenvalue_imag")
 MIRROR = "W -> -W is a symmetry: networks are reported with positively correlated adjacent states"
-LEAPS, NORMAL, BYTE = 8, 2.5e-8, 1.5e-10  # per trajectory; seconds per random number and per byte moved, one core
+LEAPS, UPDATES = 12, 200  # of a move, roughly
+COMPILE, LEAP, NORMAL, BYTE = (
+    2.0,
+    1e-4,
+    2.5e-8,
+    1.5e-10,
+)  # seconds in all; per leap, random number, byte moved, one core
 BATCH_NUMBERS = 2**14  # weights that move together: enough to hide the overhead of small networks
-WORKING_COPIES = 8  # of all weights: positions, momenta and gradients, old and new
+WORKING_COPIES = 11  # of all weights: positions, momenta and gradients, old and new
+TRACE_COPIES = 3  # of what is kept of every draw
 
 
 @boundary.x64
@@ -87,43 +107,51 @@ def posterior(
     Limits: chains mix within a phase; near a transition compare starts in both. Small ``temperature`` is stiff.
     """
     began = time.perf_counter()
-    check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress)
+    replicates, seed = check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress, throw=throw)
+    width = count("width", width, 1)
     _check_network(network, task, width)
-    sampling = _Sampling(
-        net=network,
-        law=law_of(network, task, checks.nonnegative("temperature", temperature, positive=True), width),
-        kernel=kernel_of(start, network, task.n_samples, width),
-        sampler=checks.choice("sampler", sampler, SAMPLERS),
-        draws=checks.integer("draws", draws, 2),
-        warmup=checks.integer("warmup", warmup, 0),
-        replicates=int(replicates),
-        seed=int(seed),
-        rate=None if rate is None else checks.nonnegative("rate", rate, positive=True),
-        updates=None if updates is None else checks.integer("updates", updates, 1),
-        precondition=checks.flag("precondition", precondition),
-    )
-    options = {"width": int(width), "temperature": float(sampling.law.temperature), "sampler": sampler}
-    options |= {"draws": sampling.draws, "warmup": sampling.warmup, "replicates": sampling.replicates}
-    options["start"] = "prior" if sampling.kernel is None else "kernel"
-    langevin_only = {"rate": sampling.rate, "updates": sampling.updates, "precondition": precondition}
-    if sampler == "sgld":
-        options |= langevin_only
-    elif given := [name for name, value in langevin_only.items() if value is not None and value is not True]:
+    kappa = checks.nonnegative("temperature", temperature, positive=True)
+    asked: dict[str, Any] = {
+        "sampler": checks.choice("sampler", sampler, SAMPLERS),
+        "draws": count("draws", draws, 2),
+        "warmup": count("warmup", warmup, 0),
+        "rate": None if rate is None else checks.nonnegative("rate", rate, positive=True),
+        "updates": None if updates is None else count("updates", updates, 1),
+        "precondition": checks.flag("precondition", precondition),
+    }
+    kernel = kernel_of(start, network, task.n_samples, width)
+    law = law_of(network, task, kappa, width)
+    sampling = _Sampling(network, law, kernel, replicates, seed, **asked)
+    langevin_only = {name: asked.pop(name) for name in ("rate", "updates", "precondition")}
+    given = [name for name, value in langevin_only.items() if value is not None and value is not True]
+    if given and sampler != "sgld":
         raise ValueError(f"`{given[0]}` belongs to the posterior's sampler 'sgld', got sampler {sampler!r}.")
+    options = {"width": width, "temperature": kappa, "replicates": replicates} | asked
+    options |= {"start": "prior" if kernel is None else "kernel"} | (langevin_only if sampler == "sgld" else {})
     layout = _layout(sampling, task)
-    wanted, left_out = boundary.choose_quantities(quantities, n_bytes(layout, sampling.replicates))
-    if (need := 8 * WORKING_COPIES * sampling.n_weights) > boundary.memory_budget():
-        raise MemoryError(
-            f"One network of width {width} needs {boundary.describe_bytes(need)} to be sampled, but only "
-            f"{boundary.describe_bytes(boundary.memory_budget())} may be used. Lower the `width` or the depth."
-        )
+    wanted, left_out = choose(quantities, n_bytes(layout, sampling.replicates))
+
+    def need(width: int, replicates: int, draws: int) -> int:
+        n_all = task.n_samples + task.n_test
+        batch, weights = sampling.batch(width, replicates), sampling.n_weights(width)
+        numbers = 3 * (network.depth * task.n_samples) ** 2 + network.depth * n_all * sampling.law.labels.shape[2]
+        moving = batch * (WORKING_COPIES * weights + 4 * network.depth * n_all * width + numbers)
+        kept = max(replicates, batch) * (2 * numbers + TRACE_COPIES * 8 * draws)
+        return peak_bytes(layout, wanted, replicates, 8 * (moving + kept))
+
+    what = f"chains of networks of {sampling.n_weights(width)} weights: {', '.join(wanted)}"
+    refuse_memory(NAME, need, {"width": width, "replicates": replicates, "draws": draws}, what)
     chains, spectra, notes = _sample(sampling, progress, with_spectra=bool({*SPECTRUM} & {*wanted}))
     n, fields = task.n_samples, chains.mean._asdict()
     fields |= {"prediction": chains.mean.prediction[:, :, :n], "test_prediction": chains.mean.prediction[:, :, n:]}
     fields |= {"eigenvalue_real": np.real(spectra), "eigenvalue_imag": np.imag(spectra)} if spectra else {}
     arrays = {name: fields[name] for name in wanted}
     averages = {name: values for name, values in arrays.items() if name not in SPECTRUM}
-    judged, diagnostics, advice = judge(dict(zip(TRACES, np.moveaxis(chains.traces, 2, 0), strict=False)))
+    traces = dict(zip(TRACES, np.moveaxis(chains.traces, 2, 0), strict=False))
+    knobs = "`draws` and `warmup`" if sampler == "hmc" else "`draws`, `warmup` and `updates`"
+    judged, diagnostics, advice = judge(
+        {k: v for k, v in traces.items() if k != "test_prediction" or task.n_test}, knobs
+    )
     certificate = certify(
         NAME,
         averages or {"energy": np.asarray(chains.mean.energy)},
@@ -146,40 +174,39 @@ class _Sampling:
     net: Network
     law: Law
     kernel: np.ndarray | None
+    replicates: int
+    seed: int
     sampler: str
     draws: int
     warmup: int
-    replicates: int
-    seed: int
     rate: float | None
     updates: int | None
     precondition: bool
 
-    @property
-    def n_weights(self) -> int:
+    def n_weights(self, width: int) -> int:
         """Numbers in the weights of one network."""
-        n, depth = self.law.width, self.net.depth
+        depth = self.net.depth
         n_uses = 1 if self.net.inputs == "tied" else len(self.law.inputs)
         n_recurrent = min(depth - 1, 1) if self.net.weights == "tied" else depth - 1
-        return n * (n * n_recurrent + n_uses * self.law.inputs.shape[2])
+        return width * (width * n_recurrent + n_uses * self.law.inputs.shape[2])
 
-    @property
-    def batch(self) -> int:
+    def batch(self, width: int, replicates: int) -> int:
         """Chains that move together."""
-        return batch_size(self.replicates, max(1, BATCH_NUMBERS // self.n_weights))
+        return batch_size(replicates, max(1, BATCH_NUMBERS // self.n_weights(width)))
 
     @property
     def seconds(self) -> float:
         """A rough estimate of the whole work."""
-        leap = 8 * self.n_weights * (6 + 2 * self.net.depth * (1 + self.law.inputs.shape[1] / 8)) * BYTE
-        n_moves = self.replicates * (self.warmup + self.draws)
-        per_move = LEAPS * leap + NORMAL * self.n_weights
-        return n_moves * (per_move if self.sampler == "hmc" else 20 * (leap + NORMAL * self.n_weights))
+        n_weights = self.n_weights(self.law.width)
+        leap = 8 * n_weights * (6 + 2 * self.net.depth * (1 + self.law.inputs.shape[1] / 8)) * BYTE
+        moves, n_batches = self.warmup + self.draws, -(-self.replicates // self.batch(self.law.width, self.replicates))
+        per_move = LEAPS * leap + NORMAL * n_weights if self.sampler == "hmc" else leap + NORMAL * n_weights
+        repeated = 1 if self.sampler == "hmc" else self.updates or UPDATES
+        return COMPILE + moves * repeated * (self.replicates * per_move + n_batches * LEAPS * LEAP)
 
 
 def _check_network(net: Network, task: Task, width: int) -> None:
     """Refuse what the posterior does not cover, by name."""
-    checks.integer("width", width, 1)
     if task.y is None:
         raise ValueError("`y` is needed: the posterior is that of networks given labels, but the task has none.")
     require(NAME, net, bias_variance=0, readout_bias_variance=0)
@@ -211,9 +238,10 @@ def _sample(
     mismatches = [0.0]
     pace, law, warmup, draws = None, sampling.law, sampling.warmup, sampling.draws
     title = f"{sampling.replicates} chains at width {law.width}"
-    with bar(title, sampling.replicates * (warmup + draws), progress, sampling.seconds) as advance:
-        for block in blocks(sampling.replicates, sampling.batch):
-            rngs = streams(sampling.seed, range(block.start, block.start + sampling.batch), CHAIN)  # compiled once
+    with timed_bar(title, sampling.replicates * (warmup + draws), progress, sampling.seconds) as advance:
+        batch = sampling.batch(law.width, sampling.replicates)
+        for block in blocks(sampling.replicates, batch):
+            rngs = streams(sampling.seed, range(block.start, block.start + batch), CHAIN)  # compiled once
             positions: list[Parameters] = []
             for rng in rngs:
                 if sampling.kernel is None:
@@ -231,7 +259,7 @@ def _sample(
             tuning, move = (hmc.first_step(), hmc.move) if pace is None else (pace, langevin.move)
             state = State(
                 jax.tree.map(lambda *rows: np.stack(rows), *positions),
-                jax.tree.map(lambda x: np.stack([x] * sampling.batch), tuning),
+                jax.tree.map(lambda x: np.stack([x] * batch), tuning),
                 jax.vmap(jax.random.key)(np.array([rng.integers(2**62) for rng in rngs])),
             )
             chains, last = run_chains(state, law, move, warmup=warmup, draws=draws, advance=advance)

@@ -4,15 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from widefield.answer import boundary
 from widefield.question import checks
 from widefield.question.network import Network
+from widefield.question.task import Task
 from widefield.simulate.networks.call import batch_size
+from widefield.simulate.prior.fields import stored_numbers
 
 METHODS = ("auto", "dense", "weight_free")
 NORMAL, FLOP, THIN_FLOP = 1.2e-8, 8e-11, 2.5e-10  # seconds on one core; a thin factorization is bound by memory
+STREAM = 5e-5  # seconds to start the random numbers of a network
 BATCH_NUMBERS = 2**21  # float64 numbers a batch works on: enough to hide Python, small beside memory
 MAX_BATCH = 1024
+TANGENT_COPIES = 5  # of the weights, where a tangent kernel is made
 DRAWN_INPUT_NUMBERS = 4_000_000  # the dense sampler draws U itself up to this size
 
 
@@ -26,18 +29,18 @@ class Plan:
     reduce_inputs: bool
     note: str | None = None
 
+    def n_bytes(self, replicates: int) -> int:
+        """What a batch of networks takes."""
+        return 8 * self.numbers * self.batch(replicates)
+
     def batch(self, replicates: int) -> int:
         """Networks to simulate together: many for small ones, whose cost would be Python's, and one for large ones."""
         return batch_size(replicates, min(MAX_BATCH, max(1, BATCH_NUMBERS // self.numbers)))
 
 
-def plan(
-    net: Network, sizes: Sequence[int], shape: tuple[int, int, int], method: str, wanted: Sequence[str], extra: int
-) -> Plan:
-    """The sampler to use for inputs of ``shape`` (sample, driven state, D).
-
-    ``extra`` counts the numbers a network needs beside its sampler.
-    """
+def plan(net: Network, sizes: Sequence[int], task: Task, method: str, wanted: Sequence[str], n_outputs: int) -> Plan:
+    """The sampler to use for the inputs of ``task``; shapes are (sample, driven state, D)."""
+    shape = task.sequences(net.depth).shape
     checks.choice("method", method, METHODS)
     if "ntk" in wanted and method == "weight_free":
         raise ValueError("`method` must be 'dense' for the quantity 'ntk', which needs the weights, got 'weight_free'.")
@@ -48,13 +51,7 @@ def plan(
         chosen = replace(dense, note=f"weight_free with tied weights needs {need}: the weights were drawn")
     elif free is not None and method != "dense" and "ntk" not in wanted:
         chosen = free if method == "weight_free" else min(dense, free, key=lambda p: p.seconds)
-    chosen = replace(chosen, numbers=chosen.numbers + extra)
-    if 8 * chosen.numbers > boundary.memory_budget():
-        raise MemoryError(
-            f"One network of width {max(sizes)} needs {boundary.describe_bytes(8 * chosen.numbers)} with method "
-            f"{chosen.method!r}, but only {boundary.describe_bytes(boundary.memory_budget())} may be used. Lower the "
-            "width, the depth or the number of samples, or ask for fewer quantities."
-        )
+    chosen = replace(chosen, numbers=chosen.numbers + stored_numbers(wanted, net, sizes, shape[0], n_outputs))
     return chosen
 
 
@@ -64,7 +61,7 @@ def _common(net: Network, sizes: Sequence[int], shape: tuple[int, int, int], coo
     n_draws = 1 if net.inputs == "tied" else n_driven
     numbers = coordinates * sum(sizes[:n_draws]) + sum(sizes)
     flops = 2 * coordinates * n_samples * sum(sizes[:n_driven])
-    seconds = NORMAL * (numbers + n_samples * sum(sizes)) + FLOP * flops
+    seconds = STREAM + NORMAL * (numbers + n_samples * sum(sizes)) + FLOP * flops
     return seconds, coordinates * max(sizes) + 4 * n_samples * max(sizes)
 
 
@@ -74,8 +71,10 @@ def _dense(net: Network, sizes: Sequence[int], shape: tuple[int, int, int], *, k
     seconds, numbers = _common(net, sizes, shape, min(dimension, n_samples * n_driven) if reduce else dimension)
     weights = [m * n for m, n in pairwise(sizes)]
     drawn = sum(weights[:1]) if net.weights == "tied" else sum(weights)
-    kept = 2 * drawn if keep else max(weights, default=0)
-    return Plan("dense", seconds + NORMAL * drawn + FLOP * 2 * n_samples * sum(weights), numbers + kept, reduce)
+    kept = TANGENT_COPIES * drawn if keep else max(weights, default=0)
+    passes = 1 + 4 * n_samples * keep  # a tangent kernel has one back and one forth for every sample
+    seconds += NORMAL * drawn + FLOP * 2 * n_samples * sum(weights) * passes
+    return Plan("dense", seconds, numbers + kept, reduce)
 
 
 def _weight_free(net: Network, sizes: Sequence[int], shape: tuple[int, int, int]) -> Plan | None:

@@ -33,10 +33,11 @@ def layout(net: Network, sizes: Sequence[int], task: Task, n_outputs: int) -> La
     return fields
 
 
-def stored_numbers(wanted: Sequence[str], net: Network, sizes: Sequence[int], n_samples: int) -> int:
-    """Numbers of one network that `measure` keeps until all of its states are known."""
-    n_kept = len(_grams(net, wanted))
-    return 2 * n_kept * n_samples * sum(sizes) + n_kept * (net.depth * n_samples) ** 2
+def stored_numbers(wanted: Sequence[str], net: Network, sizes: Sequence[int], n_samples: int, n_outputs: int) -> int:
+    """Numbers of one network that `measure` keeps until all of its states are known, its readout, what a kernel takes."""
+    n_kept, n_readouts = len(_grams(net, wanted)), bool({"draw", "ntk"} & {*wanted}) * n_outputs
+    numbers = n_kept * (n_samples * sum(sizes) + 2 * (net.depth * n_samples) ** 2) + n_readouts * sizes[-1]
+    return numbers + (n_samples * sum(sizes) if n_kept else 0)
 
 
 def draw_readout(net: Network, seed: int, replicates: range, n_last: int, n_outputs: int) -> Readout | None:

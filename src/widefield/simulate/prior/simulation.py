@@ -10,13 +10,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from widefield.answer import boundary
-from widefield.answer.progress import bar
 from widefield.answer.solution import Solution, make_solution
-from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.simulate.networks.activations import activate
-from widefield.simulate.networks.call import blocks, certify, check_call, check_shared_inputs, labeled, n_bytes
+from widefield.simulate.networks.call import (
+    blocks,
+    certify,
+    check_call,
+    check_shared_inputs,
+    choose,
+    count,
+    labeled,
+    n_bytes,
+    peak_bytes,
+    refuse_memory,
+    timed_bar,
+)
 from widefield.simulate.networks.forward import Parameters, prior_scales, tangent_kernel
 from widefield.simulate.networks.streams import HIDDEN, streams
 from widefield.simulate.networks.weights import (
@@ -27,7 +37,7 @@ from widefield.simulate.networks.weights import (
     coordinates,
 )
 from widefield.simulate.prior.cost import Plan, plan
-from widefield.simulate.prior.fields import Readout, State, draw_readout, layout, measure, stored_numbers
+from widefield.simulate.prior.fields import Readout, State, draw_readout, layout, measure
 
 NAME = "simulate.prior"
 UNEQUAL = "unequal widths: averages over two different states do not exist; draw is at the last state"
@@ -77,35 +87,45 @@ def prior(
     relu networks near criticality are heavy-tailed at small width (Fig. 3 there).
     """
     began = time.perf_counter()
-    check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress)
-    checks.integer("n_outputs", n_outputs, 1)
+    replicates, seed = check_call(NAME, network, task, replicates=replicates, seed=seed, progress=progress, throw=throw)
+    width, n_outputs = count("width", width, 1), count("n_outputs", n_outputs, 1)
     sizes, x = network.sizes(width), task.sequences(network.depth)
     check_shared_inputs(network, sizes, x.shape[1])
     if network.readout_variance is None and n_outputs > min(sizes):
         raise ValueError(f"`n_outputs` must be at most the smallest width {min(sizes)} without a readout layer.")
     fields = layout(network, sizes, task, n_outputs)
-    n_of_field = n_bytes(fields, replicates)
-    if quantities is None:
-        n_of_field.pop("ntk", None)
-    wanted, left_out = boundary.choose_quantities(quantities, n_of_field)
-    left_out = (*left_out, *(fields.keys() - n_of_field.keys()))
-    chosen = plan(network, sizes, x.shape, method, wanted, stored_numbers(wanted, network, sizes, task.n_samples))
+    of_field = {name: n for name, n in n_bytes(fields, replicates).items() if quantities is not None or name != "ntk"}
+    room = plan(network, sizes, task, method, () if quantities is not None else tuple(of_field), n_outputs).n_bytes(
+        replicates
+    )
+    wanted, left_out = choose(quantities, of_field, room)
+    left_out = (*left_out, *(fields.keys() - of_field.keys()))
+    chosen = plan(network, sizes, task, method, wanted, n_outputs)
+
+    def need(width: int, replicates: int) -> int:
+        smaller = plan(network, network.sizes(width), task, method, wanted, n_outputs)
+        return peak_bytes(fields, wanted, replicates, smaller.n_bytes(replicates))
+
+    parts = f"{replicates} replicates, batches of {chosen.batch(replicates)} networks by method {chosen.method!r}: {', '.join(wanted)}"
+    refuse_memory(NAME, need, {"width": width, "replicates": replicates}, parts)
     ensemble = _Ensemble(network, sizes, coordinates(x, reduce=chosen.reduce_inputs), chosen, seed, n_outputs)
     batch = chosen.batch(replicates)
     arrays = {name: np.empty((replicates, *fields[name][1])) for name in wanted}
-    with bar(f"{replicates} networks of width {width}", replicates, progress, replicates * chosen.seconds) as advance:
+    with timed_bar(
+        f"{replicates} networks of width {width}", replicates, progress, replicates * chosen.seconds
+    ) as advance:
         for block in blocks(replicates, batch):
             ensemble.simulate(arrays, block, batch)
             advance(block.stop - block.start)
     options = {
-        "width": int(width),
-        "replicates": int(replicates),
+        "width": width,
+        "replicates": replicates,
         "method": chosen.method,
         "inputs": "inner products" if chosen.reduce_inputs else "drawn weights",
-        "n_outputs": int(n_outputs),
+        "n_outputs": n_outputs,
     }
     notes = [*task.notes, *([chosen.note] if chosen.note else []), *([UNEQUAL] if len(set(sizes)) > 1 else [])]
-    certificate = certify(NAME, arrays, began, seed=int(seed), options=options, notes=notes, left_out=left_out)
+    certificate = certify(NAME, arrays, began, seed=seed, options=options, notes=notes, left_out=left_out)
     return make_solution(labeled(fields, arrays), certificate, network, task, throw=throw)
 
 

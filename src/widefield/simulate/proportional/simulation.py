@@ -8,19 +8,29 @@ other replicates, and the same networks and data meet every rate and richness.
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import pairwise
 
 import numpy as np
 
 from widefield.answer import boundary
-from widefield.answer.progress import bar
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
-from widefield.simulate.networks.call import Layout, Names, check_options, labeled, n_bytes
+from widefield.simulate.networks.call import (
+    Layout,
+    Names,
+    check_options,
+    choose,
+    labeled,
+    n_bytes,
+    peak_bytes,
+    refuse_memory,
+    timed_bar,
+)
 from widefield.simulate.networks.streams import DATA, HIDDEN, READOUT, streams
 from widefield.simulate.networks.trained import FLOW_COPIES, Trained, certify_trained, in_flow
 from widefield.simulate.proportional.sizes import NAME, Sizes, sizes_of
@@ -40,6 +50,7 @@ CORRELATIONS = ("feature_correlation", "gradient_correlation")
 JUDGED = "test_loss"  # what tells that the limit of small rates is reached
 REFUSED = ("batches", "weight_decay", "momentum_time", "temperature", "loss", "initial_scale")
 PASS, NORMAL = 3e-10, 1.2e-8  # seconds per weight and product, per random number, one core
+CALLS = 2e-5  # seconds of Python per layer
 
 
 @boundary.x64
@@ -94,7 +105,7 @@ def proportional(
     not for fresh batches, which small steps average out: leave them out for the population.
     """
     began = time.perf_counter()
-    check_options(replicates=replicates, seed=seed, progress=progress)
+    replicates, seed = check_options(replicates=replicates, seed=seed, progress=progress, throw=throw)
     if not isinstance(training, Training):
         raise ValueError(f"`training` must be a widefield.Training, got {type(training).__name__}.")
     training.refuse(NAME, *REFUSED)
@@ -106,7 +117,7 @@ def proportional(
             "small rate."
         )
     signs = np.array([1.0, -1.0]) if checks.flag("paired", paired) else np.ones(1)
-    ensemble = _Ensemble(sizes, teacher.label_noise, training, signs, int(replicates), int(seed))
+    ensemble = _Ensemble(sizes, teacher.label_noise, training, signs, replicates, seed)
     wanted, left_out = ensemble.choose(quantities)
     train = partial(_simulate, ensemble, progress)
     trained = in_flow(train, wanted, JUDGED) if training.flow else train(wanted, 1)
@@ -141,10 +152,10 @@ class _Ensemble:
     replicates: int
     seed: int
 
-    @property
+    @cached_property
     def model(self) -> Model:
-        """Sizes and scales of the networks."""
-        return self.sizes.model
+        """Sizes and scales of the networks; eigenvalues in memory of their own."""
+        return replace(self.sizes.model, eigenvalues=np.array(self.sizes.model.eigenvalues))
 
     @property
     def n_rows(self) -> int:
@@ -164,32 +175,45 @@ class _Ensemble:
     @property
     def seconds(self) -> float:
         """A rough estimate of one training of all replicates."""
-        products = PASS * (3 * len(self.signs) * self.n_weights + 2 * self.n_inputs) * len(self.sizes.targets)
+        products = PASS * (3 * len(self.signs) * self.n_weights + 2 * self.n_inputs) * len(self.sizes.overlap)
         drawn = NORMAL * (self.n_inputs * (self.n_rows if self.sizes.online else 1) + self.n_weights)
-        return self.replicates * (self.n_rows * products + drawn)
+        calls = CALLS * len(self.signs) * len(self.model.sizes)
+        return self.replicates * (self.n_rows * (products + calls) + drawn)
 
     @property
     def layout(self) -> Layout:
         """Dims and shape of one replicate's share of every quantity, the most wanted first."""
-        C = (len(self.sizes.targets),) if len(self.sizes.targets) > 1 else ()
+        C = (len(self.sizes.overlap),) if len(self.sizes.overlap) > 1 else ()
         losses = (("step", *["output"] * len(C)), (self.n_rows, *C))
         dims = ("layer", "step", "step_", *["output", "output_"] * len(C))
-        cross = (dims, (len(self.model.sizes), self.n_rows, self.n_rows, *C, *C))
+        cross = (dims, (len(self.sizes.model.sizes), self.n_rows, self.n_rows, *C, *C))
         return dict.fromkeys(LOSSES, losses) | dict.fromkeys(CORRELATIONS, cross)
 
     def choose(self, quantities: Iterable[str] | None) -> tuple[Names, Names]:
         """The losses unless ``quantities`` says otherwise; refuses what does not fit in memory."""
-        sizes = n_bytes(self.layout, self.replicates * (FLOW_COPIES if self.training.flow else 1))
-        wanted, _ = boundary.choose_quantities(LOSSES if quantities is None else quantities, sizes)
-        several = {*CORRELATIONS} & {*wanted}
-        kept = 2 * self.n_rows * sum(self.model.sizes) * len(self.sizes.targets) if several else 0
-        signs = len(self.signs)
-        need = 8 * ((1 + signs) * self.n_weights + self.n_inputs + signs * kept)
-        if need > boundary.memory_budget():
-            raise MemoryError(
-                f"One network of layers {self.model.sizes} needs {boundary.describe_bytes(need)} to be trained, but only "
-                f"{boundary.describe_bytes(boundary.memory_budget())} may be used. Lower the `dimension`, width or steps."
-            )
+        copies = FLOW_COPIES if self.training.flow else 1
+        of_field = n_bytes(self.layout, copies * self.replicates)
+        wanted, _ = choose(LOSSES if quantities is None else quantities, of_field)
+        several, D = {*CORRELATIONS} & {*wanted}, len(self.sizes.model.eigenvalues)
+
+        isotropic = self.sizes.powers is None
+        name = "dimension" if isotropic else "width"
+        first = self.sizes.options[name]
+
+        def need(size: int, replicates: int) -> int:
+            scale = size / first
+            D_, n_data = (scale * D, scale * (self.sizes.n_data or 0)) if isotropic else (D, self.sizes.n_data or 0)
+            layers = [scale * n for n in self.sizes.model.sizes]
+            n_weights = D_ * layers[0] + sum(m * n for m, n in pairwise(layers))
+            inputs = n_data * (D_ * (2 if self.sizes.online else 1) + 2 * len(self.sizes.overlap))
+            kept = (2 * self.n_rows * sum(layers) + 3 * self.n_rows**2) * len(self.sizes.overlap) if several else 0
+            signs = len(self.signs)
+            working = 8 * ((1 + signs) * n_weights + inputs + signs * kept)
+            return peak_bytes(self.layout, wanted, replicates, int(working), copies)
+
+        what = f"networks of layers {self.sizes.model.sizes} on {D} dimensions, {self.n_rows} rows: {', '.join(wanted)}"
+        sizes = {name: first, "replicates": self.replicates}
+        refuse_memory(NAME, lambda replicates, **size: need(size[name], replicates), sizes, what)
         return wanted, CORRELATIONS if quantities is None else ()
 
 
@@ -199,7 +223,7 @@ def _simulate(ensemble: _Ensemble, progress: bool | None, wanted: Names, divisor
     lasted = np.zeros(ensemble.replicates, dtype=int)
     title = f"{ensemble.replicates} networks of layers {', '.join(map(str, ensemble.model.sizes))}"
     title += f", rate / {divisor}" if divisor > 1 else ""
-    with bar(title, ensemble.replicates * ensemble.n_rows, progress, divisor * ensemble.seconds) as advance:
+    with timed_bar(title, ensemble.replicates * ensemble.n_rows, progress, divisor * ensemble.seconds) as advance:
         for r in range(ensemble.replicates):
             curves = _replicate(ensemble, r, keep=bool({*CORRELATIONS} & {*wanted}), divisor=divisor, advance=advance)
             lasted[r] = curves.lasted
