@@ -116,15 +116,17 @@ def verdict(violation: float | None, error: float, rtol: float) -> tuple[dict[st
     return {"residual": Check(violation, rtol)} | checks, ()
 
 
-def judge(ratio: np.ndarray, needed: float) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Notes and diagnostics on how far down the first order can be trusted; ``ratio`` is V/(nK²) of every layer."""
+def judge(ratio: np.ndarray, width: int) -> tuple[dict[str, Check], tuple[str, ...], dict[str, Any]]:
+    """Whether, and how far down, the first order can be trusted; ``ratio`` is V/(nK²) of every layer at this width."""
+    ratio = ratio * (1 - 1e-12)  # the width that is needed survives rounding
     beyond = np.flatnonzero(ratio > TRUSTED)
-    width = int(np.ceil(needed))
-    diagnostics = {"trusted_layers": int(beyond[0]) if len(beyond) else len(ratio), "width_needed": width}
+    needed = max(1, math.ceil(width * float(ratio.max()) / TRUSTED))
+    checks = {"expansion": Check(float(ratio.max()), TRUSTED)}
+    diagnostics = {"trusted_layers": int(beyond[0]) if len(beyond) else len(ratio), "width_needed": needed}
     if not len(beyond):
-        return (), diagnostics
+        return checks, (), diagnostics
     note = (
         f"beyond the reach of the expansion: V/(nK²) reaches {ratio.max():.2g}, more than {TRUSTED:g} from layer "
-        f"{beyond[0] + 1} on, where the first order is not trustworthy; width {width} or more would do"
+        f"{beyond[0] + 1} on, where the first order is not trustworthy; width {needed} or more would do"
     )
-    return (note,), diagnostics
+    return checks, (note,), diagnostics

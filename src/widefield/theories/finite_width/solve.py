@@ -97,6 +97,8 @@ def solve_with(
         moments = source.solve(question, fields if source is expansion else (), readout=True)
         states = source.predicted_states(question)
         parts += [moments, regression.regress(question, states, moments, wanted, noise)]
+    diagnostics = {name: value for part in reversed(parts) for name, value in part.diagnostics.items()}
+    widths = [part.diagnostics["width_needed"] for part in parts if "width_needed" in part.diagnostics]
     certificate = Certificate(
         "finite_width",
         _worst(parts),
@@ -106,7 +108,7 @@ def solve_with(
         options={"width": width, "noise": noise, "quantities": list(names), "rtol": question.rtol},
         notes=tuple(dict.fromkeys([*task.notes, *notes, *(note for part in parts for note in part.notes)])),
         left_out=left_out,
-        diagnostics={name: value for part in reversed(parts) for name, value in part.diagnostics.items()},
+        diagnostics=diagnostics | ({"width_needed": max(widths)} if widths else {}),
     )
     values = {name: value for part in parts for name, value in part.fields.items()}
     arrays = {name: (q.dims, values[name] if name in values else np.full(q.shape, np.nan)) for name, q in made.items()}

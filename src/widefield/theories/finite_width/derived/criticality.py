@@ -12,7 +12,6 @@ import numpy as np
 
 from widefield.answer.boundary import x64
 from widefield.answer.certificate import Certificate, Check, SolveError
-from widefield.answer.progress import bar
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
 from widefield.question.activation import Activation
@@ -134,13 +133,11 @@ def _follow(network: Network, correlation: float, rtol: float, progress: bool | 
     flow: list[Layer] = []
     notes: tuple[str, ...] = ()
     try:
-        with bar("criticality", network.depth, progress, 0.03 * network.depth) as advance:
-            for layer in march(network.activation, K, made, wants, rtol):
-                if flow and not (1 / RANGE < layer.kernel[0, 0] < RANGE and np.isfinite(layer.blocks).all()):
-                    notes = (f"the flow ends at layer {len(flow)}: the kernel grows or vanishes exponentially",)
-                    break
-                flow.append(layer)
-                advance(1)
+        for layer in march("criticality", network.activation, K, made, wants, rtol, progress):
+            if flow and not (1 / RANGE < layer.kernel[0, 0] < RANGE and np.isfinite(layer.blocks).all()):
+                notes = (f"the flow ends at layer {len(flow)}: the kernel grows or vanishes exponentially",)
+                break
+            flow.append(layer)
     except (OverflowError, SolveError) as error:
         return flow, {}, failure_of(error), (str(error),)
     violation = residual(network.activation, flow, made[: len(flow) - 1], wants)

@@ -16,17 +16,13 @@ import numpy as np
 
 from widefield.answer.boundary import describe_bytes, memory_budget, x64
 from widefield.answer.progress import bar
-from widefield.gaussian.closed import kink_slope
-from widefield.gaussian.quartic import fourth_moment, fourth_moment_and_gradient
 from widefield.question.activation import Activation
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.finite_width.tied.pairs import Nodes, Response, Rows, curvature, find_nodes, find_rows, respond
+from widefield.theories.finite_width.untied.averages import fourth_moments, is_fast, sets_of_four
 
 COPIES = 16  # matrices over pairs of rows in memory at once
-CHUNK = 8192  # quadruples at a time
-SLOW = 32  # the same where each is a four-dimensional sum
-CLOSED = ("linear", "exp", "erf", "sin", "cos", "rbf")
 
 
 @dataclass(frozen=True)
@@ -105,9 +101,13 @@ def _noise(
     if not len(active):
         return kappa, T, 0.0
     x, y, w, mean = rows.x[active], rows.y[active], rows.weight[active], response.mean[active]
-    four, index = _quadruples(x, y, len(nodes.C))
+    pairs = np.stack([x, y], axis=-1)
+    both = np.broadcast_to(pairs[:, None], (len(x), *pairs.shape)), np.broadcast_to(pairs, (len(x), *pairs.shape))
+    four, index = sets_of_four(np.concatenate(both, axis=-1), len(nodes.C))
     C = nodes.C[four[:, :, None], four[:, None, :]]
-    value, error, gradient = _averages(activation, C, reuse, progress)
+    seconds = (2e-4 if is_fast(activation) else 0.1) * len(C)
+    with bar("four-point averages", len(C), progress, seconds) as advance:
+        value, error, gradient = fourth_moments(activation, C, advance, gradient=reuse)
     if reuse:
         T[active] = w * _reuse(rows, response.R, active, four, index, gradient)
         T -= (response.R - np.eye(len(rows))) @ (rows.weight * response.mean)
@@ -120,37 +120,6 @@ def _noise(
     fourth[four[same, 0]] = value[same]
     scale = np.maximum(fourth[four].max(axis=1), np.abs(value))
     return kappa, T, float(np.max(error[scale > 0] / scale[scale > 0], initial=0.0))
-
-
-def _quadruples(x: np.ndarray, y: np.ndarray, n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Different sets of four nodes that two active rows average, and which one each pair of rows has."""
-    n = len(x)
-    four = np.empty((n, n, 4), np.int64)
-    four[..., 0], four[..., 1] = x[:, None], y[:, None]
-    four[..., 2], four[..., 3] = x, y
-    four.sort(axis=-1)
-    code = ((four[..., 0] * n_nodes + four[..., 1]) * n_nodes + four[..., 2]) * n_nodes + four[..., 3]
-    _, first, index = np.unique(code.reshape(-1), return_index=True, return_inverse=True)
-    return four.reshape(-1, 4)[first], index.reshape(n, n)
-
-
-def _averages(
-    activation: Activation, C: np.ndarray, reuse: bool, progress: bool | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """<φφφφ>, its errors and, for ``reuse``, its gradients, some quadruples at a time."""
-    value, error, gradient = np.empty(len(C)), np.empty(len(C)), np.empty(C.shape if reuse else 0)
-    named = activation.is_named and activation.name in CLOSED
-    fast = named or kink_slope(activation) is not None
-    size = CHUNK if fast else SLOW
-    with bar("four-point averages", len(C), progress, (2e-4 if fast else 0.1) * len(C)) as advance:
-        for start in range(0, len(C), size):
-            part = slice(start, start + size)
-            if reuse:
-                value[part], error[part], gradient[part] = fourth_moment_and_gradient(activation, C[part])
-            else:
-                value[part], error[part] = fourth_moment(activation, C[part])
-            advance(len(C[part]))
-    return value, error, gradient
 
 
 def _reuse(rows: Rows, R: np.ndarray, active, four, index, gradient) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from widefield.answer.certificate import SolveError, Status
+from widefield.answer.certificate import Check, SolveError, Status
 from widefield.question.network import Network
 from widefield.theories.finite_width import expansion
 from widefield.theories.finite_width.expansion import AbstractExpansion, Quantity, Question, ReadoutMoments, Result
@@ -63,7 +63,7 @@ class TiedExpansion(AbstractExpansion):
         train = replace(moments, nodes=replace(moments.nodes, of=moments.nodes.of[:, :n_train]))
         layers = _layers(network, train)
         fields = {name: _field(name, train, layers, question.width) for name in names}
-        notes, diagnostics = _trust(question, moments, layers)
+        trusted, notes, diagnostics = _trust(question, moments, layers)
         coords = {}
         if "pair_vertex" in names:
             label = [f"({a},{i})" for a in range(network.depth) for i in range(n_train)]
@@ -74,7 +74,7 @@ class TiedExpansion(AbstractExpansion):
             return replace(result, failure=Status.nonfinite)
         checks, more = expansion.verdict(residual(network, points, moments), moments.error, question.rtol)
         outputs = _readout(question, moments) if readout else None
-        return replace(result, checks=checks, notes=(*notes, *more), readout=outputs)
+        return replace(result, checks=checks | trusted, notes=(*notes, *more), readout=outputs)
 
 
 def _layers(network: Network, moments: Fluctuations) -> LayerRows:
@@ -136,16 +136,18 @@ def _readout(question: Question, moments: Fluctuations) -> ReadoutMoments:
     return ReadoutMoments(_output_kernel(question.network, moments, rows), moments.G1[rows], vertex)
 
 
-def _trust(question: Question, moments: Fluctuations, layers: LayerRows) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Notes where the first order cannot be trusted, and diagnostics."""
+def _trust(
+    question: Question, moments: Fluctuations, layers: LayerRows
+) -> tuple[dict[str, Check], tuple[str, ...], dict[str, Any]]:
+    """Whether the first order can be trusted, notes where it cannot, and diagnostics."""
     network, n = question.network, question.width
     ratio = _ratio(moments, layers)
     if not np.isfinite(ratio).all():
-        return (), {}
-    notes, diagnostics = expansion.judge(ratio / n, ratio.max() / expansion.TRUSTED)
+        return {}, (), {}
+    trusted, notes, diagnostics = expansion.judge(ratio / n, n)
     if network.activation.known_as("relu") and network.weights == "tied" and network.depth > 1:
         fraction = relu_growth.unstable_fraction(float(network.weight_variances[0]), n)
         diagnostics["unstable_fraction"] = fraction
         n_driven = question.task.sequences(network.depth).shape[1]
         notes = (*notes, *relu_growth.remarks(network, fraction, n_driven))
-    return notes, diagnostics
+    return trusted, notes, diagnostics

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from widefield.answer.certificate import SolveError
-from widefield.answer.progress import bar
 from widefield.theories.finite_width import expansion
 from widefield.theories.finite_width.expansion import AbstractExpansion, Quantity, Question, ReadoutMoments, Result
 from widefield.theories.finite_width.untied.averages import refuse
@@ -63,36 +62,35 @@ class UntiedExpansion(AbstractExpansion):
         x, back = _different(question, test=readout)
         samples = back[: question.task.n_samples]
         coords: dict[str, Any] = {dim: PAIR_NAMES for dim in ("pair", "pair_") if "vertex_pairs" in names}
-        quadruples = question.quadruples if "vertex_quadruples" in asked else None
-        if quadruples is not None:
-            coords["quadruple"] = ["({},{})({},{})".format(*row) for row in quadruples]
-        wants = Wants(
-            pairs=bool(asked & set(NEEDS_PAIRS)) or readout,
-            correction=bool(asked & set(NEEDS_CORRECTION)) or readout,
-            tensor=bool(asked & set(NEEDS_TENSOR)) or readout,
-            quadruples=None if quadruples is None else samples[quadruples],
-        )
+        rows = None
+        if "vertex_quadruples" in asked and question.quadruples is not None:
+            coords["quadruple"] = ["({},{})({},{})".format(*row) for row in question.quadruples]
+            rows = samples[question.quadruples]
+            rows = np.concatenate([rows, np.repeat(np.unique(rows)[:, None], 4, axis=1)])  # V of one sample: the ratio
+        tensor = bool(asked & set(NEEDS_TENSOR)) or readout
+        correction = bool(asked & set(NEEDS_CORRECTION)) or readout
+        wants = Wants(tensor or correction or bool(asked & set(NEEDS_PAIRS)), correction, tensor, rows)
         K, made = steps(network, x, network.sizes(question.width))
         layers: list[Layer] = []
-        seconds = 1e-6 * len(x) ** 2 * network.depth * (1 + wants.tensor * len(x) ** 2)
         try:
-            with bar("finite width", len(made) + 1, question.progress, seconds) as advance:
-                for layer in march(network.activation, K, made, wants, rtol):
-                    layers.append(layer)
-                    if not all(np.isfinite(part).all() for part in layer):
-                        raise OverflowError(f"Kernel, vertex or correction overflow at layer {len(layers)}.")
-                    advance(1)
+            for layer in march("finite width", network.activation, K, made, wants, rtol, question.progress):
+                layers.append(layer)
+                if not all(np.isfinite(part).all() for part in layer):
+                    raise OverflowError(f"Kernel, vertex or correction overflow at layer {len(layers)}.")
         except (OverflowError, SolveError) as error:
             return Result({}, failure=expansion.failure_of(error), coords=coords, notes=(str(error),))
         checks, notes = expansion.verdict(residual(network.activation, layers, made, wants), layers[-1].error, rtol)
         n = feeding_widths(network, question.width)
         each = {name: [_entry(name, *layer, samples) for layer in zip(layers, n, strict=True)] for name in names}
+        fields = {name: np.stack(values) for name, values in each.items()}
+        if rows is not None:
+            fields["vertex_quadruples"] = fields["vertex_quadruples"][:, : len(coords["quadruple"])]
         trust: tuple[str, ...] = ()
         diagnostics: dict[str, Any] = {}
-        if wants.pairs:
-            ratio = np.asarray([relative_variance(layer)[samples].max() for layer in layers]) / n
-            trust, diagnostics = expansion.judge(ratio, question.width * ratio.max() / expansion.TRUSTED)
-        fields = {name: np.stack(values) for name, values in each.items()}
+        if wants.vertex:
+            ratio = np.asarray([_largest_variance(layer, samples, wants) for layer in layers]) / n
+            trusted, trust, diagnostics = expansion.judge(ratio, question.width)
+            checks |= trusted
         moments = _readout(layers[-1], back) if readout else None
         return Result(fields, checks, None, coords, (*trust, *notes), diagnostics, moments)
 
@@ -114,6 +112,15 @@ def relative_variance(layer: Layer) -> np.ndarray:
     """V_{(11)(11)}/K² of every sample; zero for an output that is always zero."""
     K = np.diag(layer.kernel)
     return np.diagonal(layer.blocks[..., 0, 0]) / np.where(K > 0, K, 1) ** 2
+
+
+def _largest_variance(layer: Layer, samples: np.ndarray, wants: Wants) -> float:
+    """The largest V_{(11)(11)}/K² of the samples whose V is known."""
+    if wants.pairs or wants.quadruples is None:
+        return relative_variance(layer)[samples].max()
+    same = np.flatnonzero((wants.quadruples == wants.quadruples[:, :1]).all(axis=1))
+    K = np.diag(layer.kernel)[wants.quadruples[same, 0]]
+    return np.max(layer.chosen[same, 1, 1] / np.where(K > 0, K, 1) ** 2)
 
 
 def _entry(name: str, layer: Layer, n: float, back: np.ndarray) -> np.ndarray:
