@@ -7,12 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
+from widefield.answer.boundary import describe_bytes
 from widefield.answer.certificate import Check, SolveError, Status
+from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 
 MAX_QUARTETS = 3000  # four-point averages (per layer, where weights are untied) that are made without being asked for
+SHARE = 0.8  # of the memory that is free
 TRUSTED = 0.3  # of V/(nK²), the variance of a kernel entry relative to its square
 
 Dims = tuple[str, ...]
@@ -103,6 +107,23 @@ def quantities_of(dims: Mapping[str, Dims], lengths: Mapping[str, int]) -> dict[
     return {name: Quantity(d, tuple(lengths[axis.rstrip("_")] for axis in d)) for name, d in dims.items()}
 
 
+def refuse_memory(need: float, what: str, remedy: str) -> None:
+    """Refuse what would take more than four fifths of the memory that is free now, before any work begins."""
+    free = psutil.virtual_memory().available
+    if need > SHARE * free:
+        raise MemoryError(
+            f"{what} need {describe_bytes(need)}, but only {describe_bytes(SHARE * free)} (80 % of what is free) may be "
+            f"used: {remedy}."
+        )
+
+
+def check_flags(progress: Any, throw: Any) -> None:
+    """``progress`` is True, False or None, ``throw`` True or False."""
+    checks.flag("throw", throw)
+    if progress is not None:
+        checks.flag("progress", progress)
+
+
 def failure_of(error: SolveError | OverflowError) -> Status:
     """What an average that could not be made means."""
     return Status.nonfinite if isinstance(error, OverflowError) else Status.inaccurate
@@ -110,10 +131,10 @@ def failure_of(error: SolveError | OverflowError) -> Status:
 
 def verdict(violation: float | None, error: float, rtol: float) -> tuple[dict[str, Check], tuple[str, ...]]:
     """What success rests on, and notes; ``violation`` of the equations is None where no average could be made again."""
-    checks = {"error": Check(error, rtol)}
+    verdicts = {"error": Check(error, rtol)}
     if violation is None:
-        return checks, ("no residual: the averages are beyond the reach of the quadrature that would check them",)
-    return {"residual": Check(violation, rtol)} | checks, ()
+        return verdicts, ("no residual: the averages are beyond the reach of the quadrature that would check them",)
+    return {"residual": Check(violation, rtol)} | verdicts, ()
 
 
 def judge(ratio: np.ndarray, width: int) -> tuple[dict[str, Check], tuple[str, ...], dict[str, Any]]:
@@ -121,12 +142,12 @@ def judge(ratio: np.ndarray, width: int) -> tuple[dict[str, Check], tuple[str, .
     ratio = ratio * (1 - 1e-12)  # the width that is needed survives rounding
     beyond = np.flatnonzero(ratio > TRUSTED)
     needed = max(1, math.ceil(width * float(ratio.max()) / TRUSTED))
-    checks = {"expansion": Check(float(ratio.max()), TRUSTED)}
+    verdicts = {"expansion": Check(float(ratio.max()), TRUSTED)}
     diagnostics = {"trusted_layers": int(beyond[0]) if len(beyond) else len(ratio), "width_needed": needed}
     if not len(beyond):
-        return checks, (), diagnostics
+        return verdicts, (), diagnostics
     note = (
         f"beyond the reach of the expansion: V/(nK²) reaches {ratio.max():.2g}, more than {TRUSTED:g} from layer "
         f"{beyond[0] + 1} on, where the first order is not trustworthy; width {needed} or more would do"
     )
-    return checks, (note,), diagnostics
+    return verdicts, (note,), diagnostics

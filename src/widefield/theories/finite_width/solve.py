@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,20 @@ from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.finite_width.derived import regression
-from widefield.theories.finite_width.expansion import MAX_QUARTETS, AbstractExpansion, Quantity, Question, Result
+from widefield.theories.finite_width.expansion import (
+    MAX_QUARTETS,
+    AbstractExpansion,
+    Quantity,
+    Question,
+    Result,
+    check_flags,
+)
 from widefield.theories.finite_width.tied.solve import TiedExpansion
 from widefield.theories.finite_width.untied.averages import refuse
 from widefield.theories.finite_width.untied.solve import UntiedExpansion
+
+MAX_WIDTH = 10**15  # whole numbers that floats still tell apart
+MAX_NAMES = 100
 
 
 @x64
@@ -68,6 +79,7 @@ def finite_width(
     relu weights is in 5a²/n. A regression needs the log likelihood to vary little between networks: its variance
     ``evidence_variance`` stands in the diagnostics, and beyond 0.3 a note says so.
     """
+    check_flags(progress, throw)
     question = _question(network, task, width, quadruples, rtol, progress)
     expansion = UntiedExpansion() if is_untied(network, task) else TiedExpansion()
     return solve_with(expansion, question, noise=noise, quantities=quantities, throw=throw)
@@ -84,7 +96,7 @@ def solve_with(
     """The solution that ``expansion`` gives to ``question``; that of tied parameters can read out every state."""
     start = time.perf_counter()
     network, task, width = question.network, question.task, question.width
-    noise = checks.nonnegative("noise", noise)
+    noise, quantities = checks.nonnegative("noise", noise), _names(quantities)
     source = expansion if expansion.predicted_states(question) else TiedExpansion()  # of the moments for a regression
     made, left_out, notes = _plan(expansion, source, question, quantities)
     names = tuple(made)
@@ -126,12 +138,10 @@ def _worst(parts: list[Result]) -> dict[str, Check]:
 
 
 def _plan(
-    expansion: AbstractExpansion, source: AbstractExpansion, question: Question, quantities: Iterable[str] | None
+    expansion: AbstractExpansion, source: AbstractExpansion, question: Question, quantities: tuple[str, ...] | None
 ) -> tuple[dict[str, Quantity], tuple[str, ...], tuple[str, ...]]:
     """The fields to make, names left out, and why some are not available or not made."""
     network, task = question.network, question.task
-    if isinstance(quantities, Iterable):
-        quantities = (quantities,) if isinstance(quantities, str) else tuple(quantities)
     available, notes = expansion.available(question)
     against = regression.reason_against(network, task)
     if not against:
@@ -139,7 +149,7 @@ def _plan(
         why = f"the regression would take {count} four-point averages: ask for its fields"
         states = source.predicted_states(question)
         available |= regression.available(question, states, why if count > MAX_QUARTETS else "")
-    elif isinstance(quantities, tuple) and any(name in regression.DIMS for name in quantities):
+    elif quantities is not None and any(name in regression.DIMS for name in quantities):
         raise ValueError(against)
     elif task.y is not None and network.readout_variance is not None:
         notes = (*notes, f"no regression: {against}")
@@ -180,9 +190,23 @@ def _question(network: Any, task: Any, width: Any, quadruples: Any, rtol: Any, p
         )
     task.sequences(network.depth)
     task.supervised_states(network.depth)
-    width = checks.integer("width", width, 1)
+    if checks.integer("width", width, 1) > MAX_WIDTH:
+        raise ValueError(f"`width` must be an integer of at most {MAX_WIDTH:.0e}, got {width:.3e}.")
     rtol = checks.tolerance("rtol", rtol, 1e-11)
-    return Question(network, task, width, rtol, progress, _quadruples(quadruples, task.n_samples))
+    return Question(network, task, int(width), rtol, progress, _quadruples(quadruples, task.n_samples))
+
+
+def _names(quantities: Any) -> tuple[str, ...] | None:
+    """The names that are asked for, once each."""
+    checks.reject_tracers(quantities=quantities)
+    if quantities is None or isinstance(quantities, str):
+        return None if quantities is None else (quantities,)
+    if not isinstance(quantities, Iterable) or np.ndim(quantities) > 1:
+        raise ValueError(f"`quantities` must be names of fields such as ('kernel', 'vertex'), got {quantities!r:.100}.")
+    names = tuple(islice(quantities, MAX_NAMES))
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"`quantities` must be names of fields such as ('kernel', 'vertex'), got {names!r:.100}.")
+    return tuple(dict.fromkeys(names))
 
 
 def is_untied(network: Network, task: Task) -> bool:
@@ -199,9 +223,13 @@ def _quadruples(quadruples: Any, n_samples: int) -> np.ndarray | None:
     if quadruples is None:
         return None
     checks.reject_tracers(quadruples=quadruples)
-    index = np.asarray(quadruples)
+    try:
+        index = np.asarray(quadruples)
+    except ValueError:
+        index = np.asarray(None)
     if index.ndim != 2 or index.shape[1] != 4 or not len(index) or index.dtype.kind not in "iu":
-        raise ValueError(f"`quadruples` must be rows of four sample indices, got an array of shape {index.shape}.")
+        given = f"an array of {index.dtype} and shape {index.shape}" if index.ndim else f"{quadruples!r:.100}"
+        raise ValueError(f"`quadruples` must be rows of four sample indices, got {given}.")
     if np.any(index < 0) or np.any(index >= n_samples):
         raise ValueError(
             f"`quadruples` must hold sample indices 0 … {n_samples - 1}, got {index.min()} … {index.max()}."
