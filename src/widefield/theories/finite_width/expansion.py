@@ -2,8 +2,9 @@
 
 import abc
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,10 +40,27 @@ class Question:
         n_layers = self.network.depth + (self.network.readout_variance is not None)
         return {"layer": n_layers, "state": self.network.depth, "sample": self.task.n_samples}
 
+    @cached_property
+    def inputs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Different training inputs, and which of them each sample is."""
+        return _different(self.points(test=False).sequences(self.network.depth))
+
+    @cached_property
+    def inputs_and_tests(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same with the test inputs."""
+        return _different(self.points(test=True).sequences(self.network.depth))
+
     def points(self, *, test: bool) -> Task:
         """Training inputs, with ``test`` the test inputs behind them, without labels."""
         x, x_test = self.task.x, self.task.x_test
         return Task(np.concatenate([x, x_test]) if test and x_test is not None else x)
+
+
+def _different(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    flat = x.reshape(len(x), -1) + 0.0  # no negative zeros
+    _, first, back = np.unique(flat, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return x[first[order]], np.argsort(order)[back.reshape(-1)]
 
 
 class Quantity(NamedTuple):
@@ -56,6 +74,20 @@ class Quantity(NamedTuple):
     def size(self) -> int:
         """Bytes."""
         return 8 * math.prod(self.shape)
+
+    @property
+    def growth(self) -> int:
+        """The power of the number of samples with which it grows."""
+        powers = {"sample": 1, "pair": 2}  # pairs of nodes; the three pairs of two samples are always three
+        return sum(powers.get(axis.rstrip("_"), 0) for axis, n in zip(self.dims, self.shape, strict=True) if n != 3)
+
+
+class Work(NamedTuple):
+    """Bytes beside the fields: what is kept, what passes before fields are made, and what a regression takes after."""
+
+    kept: float
+    passing: float
+    after: float
 
 
 class ReadoutMoments(NamedTuple):
@@ -98,6 +130,10 @@ class AbstractExpansion(abc.ABC):
         """States at which a regression predicts; none where the supervised states cannot be read out."""
 
     @abc.abstractmethod
+    def work(self, question: Question, names: Collection[str], n_points: int, *, readout: bool) -> Work:
+        """What `solve` takes for the fields ``names``, of ``n_points`` different inputs."""
+
+    @abc.abstractmethod
     def solve(self, question: Question, names: tuple[str, ...], *, readout: bool) -> Result:
         """The fields ``names`` of the training inputs and, with ``readout``, the moments that a regression needs."""
 
@@ -107,12 +143,16 @@ def quantities_of(dims: Mapping[str, Dims], lengths: Mapping[str, int]) -> dict[
     return {name: Quantity(d, tuple(lengths[axis.rstrip("_")] for axis in d)) for name, d in dims.items()}
 
 
+def memory_share() -> float:
+    """Bytes that may be used: four fifths of what is free now."""
+    return SHARE * psutil.virtual_memory().available
+
+
 def refuse_memory(need: float, what: str, remedy: str) -> None:
-    """Refuse what would take more than four fifths of the memory that is free now, before any work begins."""
-    free = psutil.virtual_memory().available
-    if need > SHARE * free:
+    """Refuse, before any work begins, what would take more than may be used."""
+    if need > memory_share():
         raise MemoryError(
-            f"{what} need {describe_bytes(need)}, but only {describe_bytes(SHARE * free)} (80 % of what is free) may be "
+            f"{what} need {describe_bytes(need)}, but only {describe_bytes(memory_share())} (80 % of what is free) may be "
             f"used: {remedy}."
         )
 

@@ -1,13 +1,16 @@
 """`widefield.finite_width`: how far a network of given width is from its infinitely wide limit."""
 
+import math
 import time
-from collections.abc import Iterable
+from bisect import bisect
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from widefield.answer.boundary import choose_quantities, describe_bytes, memory_budget, x64
+from widefield.answer.boundary import x64
 from widefield.answer.certificate import Certificate, Check
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
@@ -21,6 +24,8 @@ from widefield.theories.finite_width.expansion import (
     Question,
     Result,
     check_flags,
+    memory_share,
+    refuse_memory,
 )
 from widefield.theories.finite_width.tied.solve import TiedExpansion
 from widefield.theories.finite_width.untied.averages import refuse
@@ -153,18 +158,58 @@ def _plan(
         raise ValueError(against)
     elif task.y is not None and network.readout_variance is not None:
         notes = (*notes, f"no regression: {against}")
-    expensive = [name for name, q in available.items() if q.expensive and quantities is None]
-    sizes = {name: q.size for name, q in available.items() if name not in expensive}
-    kept, left_out = choose_quantities(quantities, sizes)
+    peak = partial(_peak, expansion, source, question, available)
+    if quantities is not None:
+        if not quantities:
+            raise ValueError(f"`quantities` must name at least one of {', '.join(available)}.")
+        for name in quantities:
+            checks.choice("quantities", name, available)
+        _refuse(peak, question, quantities)
+        return {name: available[name] for name in quantities}, (), notes
+    expensive = [name for name, q in available.items() if q.expensive]
+    budget, kept = memory_share(), []
+    for name in available:
+        if name not in expensive and peak([*kept, name], question.task.n_samples) <= budget:
+            kept.append(name)
     if not kept:
-        raise MemoryError(
-            f"Not even `kernel` ({describe_bytes(sizes['kernel'])}) fits in {describe_bytes(memory_budget())}."
-        )
+        _refuse(peak, question, ("kernel",))
+    left_out = [name for name in available if name not in kept and name not in expensive]
     reasons = dict.fromkeys(available[name].expensive for name in expensive)
-    return (
-        {name: available[name] for name in kept},
-        (*left_out, *expensive),
-        (*notes, *(reason for reason in reasons if reason != "on request")),
+    notes = (*notes, *(reason for reason in reasons if reason != "on request"))
+    return {name: available[name] for name in kept}, (*left_out, *expensive), notes
+
+
+def _peak(
+    expansion: AbstractExpansion,
+    source: AbstractExpansion,
+    question: Question,
+    available: dict[str, Quantity],
+    names: Collection[str],
+    n_samples: int,
+) -> float:
+    """Bytes that are taken at most for the fields ``names``, if ``n_samples`` of the training samples are given."""
+    fields = [name for name in names if name not in regression.DIMS]
+    share, readout = n_samples / question.task.n_samples, len(fields) < len(names)
+    values = sum(2 * available[name].size * share ** available[name].growth for name in names)
+    if readout:
+        points = math.ceil(share * len(question.inputs_and_tests[0]))
+        work = source.work(question, fields if source is expansion else (), points, readout=True)
+    else:
+        work = expansion.work(question, fields, math.ceil(share * len(question.inputs[0])), readout=False)
+    return 5 * share * question.task.x.nbytes + work.kept + max(work.passing, values + work.after)
+
+
+def _refuse(peak: Callable[..., float], question: Question, names: tuple[str, ...]) -> None:
+    """Refuse fields that do not fit, and say how many samples would."""
+    n_samples, budget = question.task.n_samples, memory_share()
+    if peak(names, n_samples) <= budget:
+        return
+    fit = bisect(range(1, n_samples), budget, key=lambda n: peak(names, n))
+    remedy = "ask for fewer quantities or `quadruples`, or a smaller depth"
+    refuse_memory(
+        peak(names, n_samples),
+        f"`quantities` {', '.join(names)} of {n_samples} samples",
+        f"{remedy}, or give {fit} samples" if fit else remedy,
     )
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
 
 from widefield.answer.boundary import x64
 from widefield.answer.certificate import Certificate, Check, SolveError
@@ -17,7 +16,14 @@ from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
 from widefield.question.activation import Activation
 from widefield.question.network import Network
-from widefield.theories.finite_width.expansion import SHARE, TRUSTED, check_flags, failure_of, refuse_memory, verdict
+from widefield.theories.finite_width.expansion import (
+    TRUSTED,
+    check_flags,
+    failure_of,
+    memory_share,
+    refuse_memory,
+    verdict,
+)
 from widefield.theories.finite_width.untied.averages import averages_of, refuse
 from widefield.theories.finite_width.untied.pair_averages import evaluate
 from widefield.theories.finite_width.untied.recursion import Layer, Wants, march, steps
@@ -127,7 +133,7 @@ def _check(network: Any, layers: Any, correlation: Any) -> tuple[int, float]:
     if not number or np.asarray(correlation).dtype.kind not in "fiu" or not -1 < float(correlation) < 1:
         raise ValueError(f"`correlation` must lie between -1 and 1, both excluded, got {correlation!r:.100}.")
     layers = checks.integer("layers", layers, 16)
-    fit = int(SHARE * psutil.virtual_memory().available / LAYER_BYTES)
+    fit = int(memory_share() / LAYER_BYTES)
     refuse_memory(LAYER_BYTES * layers, f"`layers`: {layers:.6g} layers", f"at most {fit} layers would fit")
     return layers, float(correlation)
 

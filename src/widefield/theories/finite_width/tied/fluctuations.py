@@ -9,20 +9,17 @@ shift :math:`H_1` and their variance :math:`V_h`, Eqs. (finite_width.26), (finit
 the noise of Q acts, through its own response, on the covariance of the states that make P. Equal widths only.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from widefield.answer.boundary import describe_bytes, memory_budget, x64
+from widefield.answer.boundary import x64
 from widefield.answer.progress import bar
 from widefield.question.activation import Activation
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.finite_width.tied.pairs import Nodes, Response, Rows, curvature, find_nodes, find_rows, respond
 from widefield.theories.finite_width.untied.averages import fourth_moments, is_fast, sets_of_four
-
-COPIES = 16  # matrices over pairs of rows in memory at once
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,6 @@ def expand(
     if read is None:
         read = np.broadcast_to(np.arange(network.depth)[:, None] == network.depth - 1, nodes.of.shape)
     rows = find_rows(network, nodes, read)
-    _guard(len(rows), len(nodes.C))
     response = respond(network.activation, nodes, rows)
     # T needs one neuron's noise to be correlated between states: outputs read at different states join these, too.
     joined = np.any((nodes.state[rows.x] != nodes.state[rows.y]) & (rows.weight != 0))
@@ -67,16 +63,6 @@ def expand(
     H1 = on_nodes(G1, rows) + _shift(nodes, rows, response)
     Vh = _variance(V, nodes, rows, response)
     return Fluctuations(nodes, rows, response, kappa, T, V, G1, H1, Vh, max(error, response.error))
-
-
-def _guard(n_rows: int, n_nodes: int) -> None:
-    n_averages = min(n_rows**2 // 2, math.comb(n_nodes + 3, 4))
-    need = 8 * (COPIES * n_rows**2 + n_rows * n_nodes * (n_nodes + 1) // 2 + 40 * n_averages)
-    if need > memory_budget():
-        raise MemoryError(
-            f"`task` has {n_nodes} different states and samples, which make {n_rows} fluctuating pairs and need "
-            f"{describe_bytes(need)}; only {describe_bytes(memory_budget())} may be used. Use fewer samples or states."
-        )
 
 
 def on_nodes(values: np.ndarray, rows: Rows) -> np.ndarray:

@@ -1,6 +1,7 @@
 """The expansion with tied weights as fields of a solution."""
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,14 @@ import numpy as np
 from widefield.answer.certificate import Check, SolveError, Status
 from widefield.question.network import Network
 from widefield.theories.finite_width import expansion
-from widefield.theories.finite_width.expansion import AbstractExpansion, Quantity, Question, ReadoutMoments, Result
+from widefield.theories.finite_width.expansion import (
+    AbstractExpansion,
+    Quantity,
+    Question,
+    ReadoutMoments,
+    Result,
+    Work,
+)
 from widefield.theories.finite_width.tied import relu_growth
 from widefield.theories.finite_width.tied.fluctuations import Fluctuations, by_state, expand, on_nodes
 from widefield.theories.finite_width.tied.residual import residual
@@ -47,6 +55,15 @@ class TiedExpansion(AbstractExpansion):
 
     def predicted_states(self, question: Question) -> tuple[int, ...]:
         return tuple(range(question.network.depth))
+
+    def work(self, question: Question, names: Collection[str], n_points: int, *, readout: bool) -> Work:
+        """As measured: matrices over pairs of rows, the response to all pairs of nodes, and four-point averages."""
+        n_nodes, n_live = question.network.depth * n_points, (question.network.depth - 1) * n_points
+        n_read = n_nodes if readout else n_points
+        n_rows = math.comb(n_live + 1, 2) + (question.network.readout_variance is not None) * math.comb(n_read + 1, 2)
+        n_averages = min(n_rows**2 // 2, math.comb(n_nodes + 3, 4))
+        kept = 4 * n_rows**2 + n_rows * math.comb(n_nodes + 1, 2)
+        return Work(8 * kept, 8 * (12 * n_rows**2 + 24 * n_averages), 48 * n_read**4 * readout)
 
     def solve(self, question: Question, names: tuple[str, ...], *, readout: bool) -> Result:
         network, points, n_train = question.network, question.points(test=readout), question.task.n_samples
