@@ -21,11 +21,11 @@ from widefield.theories.finite_width.tied.solve import TiedExpansion
 ONE = wf.Task(np.ones((1, 4)))
 
 
-def solve_tied(network, task, *, width, quantities=None, **options):
+def solve_tied(network, task, *, width, quantities=None, throw=True, **options):
     """The expansion for tied parameters, also where untied ones would take the layer recursion."""
     with jax.enable_x64(True):
         question = Question(network, task, width, 1e-8, **options)
-        return solve_with(TiedExpansion(), question, quantities=quantities)
+        return solve_with(TiedExpansion(), question, quantities=quantities, throw=throw)
 
 
 def inputs(n_samples, seed=0, n_driven=None):
@@ -282,8 +282,8 @@ def test_duplicate_opposite_and_zero_inputs(activation):
     rng = np.random.default_rng(7)
     x = rng.normal(size=(2, 3))
     network = wf.RNN(4, activation, weight_variance=1.5)
-    plain = solve_tied(network, wf.Task(x), width=50)
-    more = solve_tied(network, wf.Task(np.stack([x[0], x[1], x[0], -x[0], 0 * x[0]])), width=50)
+    plain = solve_tied(network, wf.Task(x), width=500)
+    more = solve_tied(network, wf.Task(np.stack([x[0], x[1], x[0], -x[0], 0 * x[0]])), width=500)
     for name in ("correction", "vertex", "pair_mean", "pair_variance"):
         wide, narrow = getattr(more, name), getattr(plain, name)
         assert np.isfinite(wide.values).all()
@@ -310,8 +310,9 @@ def test_vertex_is_a_covariance():
 
 def test_notes_and_refusals():
     network = wf.RNN(12, "relu", weight_variance=1.9)
-    solution = solve_tied(network, ONE, width=20)
-    assert any("not trustworthy" in note for note in solution.notes)
+    solution = solve_tied(network, ONE, width=20, throw=False)
+    assert solution.status is wf.Status.inaccurate and any("not trustworthy" in note for note in solution.notes)
+    assert solve_tied(network, ONE, width=solution.certificate.diagnostics["width_needed"]).status is wf.Status.success
     assert any("lognormal resums" in note for note in solution.notes)
     assert solution.certificate.diagnostics["unstable_fraction"] == pytest.approx(
         relu_growth.unstable_fraction(1.9, 20), rel=1e-12

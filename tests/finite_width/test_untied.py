@@ -33,7 +33,7 @@ def first_kernel(x, bias):
 @lru_cache
 def solved(activation, depth=3, n_samples=3, quantities=None, **changes):
     net = wf.DNN(depth, activation, **VARIANCES | changes)
-    return finite_width(net, wf.Task(X[:n_samples]), width=20, quantities=quantities)
+    return finite_width(net, wf.Task(X[:n_samples]), width=40, quantities=quantities)
 
 
 def linear_vertex(K):
@@ -47,8 +47,8 @@ def linear_vertex(K):
 def test_linear(widths):
     """V/n = (Σ 1/n_ℓ)(K13 K24 + K14 K23) and no correction."""
     net = wf.DNN(3, "linear", weight_variance=(0.8, 1.3), readout_variance=1.7, widths=widths)
-    solution = finite_width(net, wf.Task(X), width=10)
-    inverse = np.cumsum([0.0, *(1 / n for n in net.sizes(10))])
+    solution = finite_width(net, wf.Task(X), width=100)
+    inverse = np.cumsum([0.0, *(1 / n for n in net.sizes(100))])
     expected = np.stack([s * linear_vertex(K) for s, K in zip(inverse, solution.kernel.values, strict=True)])
     np.testing.assert_allclose(solution.connected, expected, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(solution.correction, 0, atol=1e-14)
@@ -59,8 +59,8 @@ def test_linear(widths):
 def test_relu_single_input(widths):
     """V/n = 5K² Σ 1/n_ℓ at the critical weight variance."""
     net = wf.DNN(6, "relu", weight_variance=2.0, readout_variance=2.0, widths=widths)
-    solution = finite_width(net, wf.Task(X[:1]), width=100)
-    inverse = np.cumsum([0.0, *(1 / n for n in net.sizes(100))])
+    solution = finite_width(net, wf.Task(X[:1]), width=200)
+    inverse = np.cumsum([0.0, *(1 / n for n in net.sizes(200))])
     K = first_kernel(X[:1], 0.0)[0, 0]
     np.testing.assert_allclose(solution.connected.values.ravel(), 5 * K**2 * inverse, rtol=1e-12)
     np.testing.assert_allclose(solution.kurtosis.values.ravel(), 15 * inverse, rtol=1e-12)
@@ -98,10 +98,10 @@ def test_stable_form_is_the_printed_one(activation):
     """Two inputs at good conditioning, unequal widths, biases."""
     solution = solved(activation, n_samples=2, quantities=(*PAIRS, "vertex"), widths=WIDTHS)
     K = first_kernel(X[:2], 0.15)
-    expected = literal(FUNCTIONS[activation], K, (1.4, 1.4, 1.2), (0.15, 0.15, 0.05), (20, 30, 10))
+    expected = literal(FUNCTIONS[activation], K, (1.4, 1.4, 1.2), (0.15, 0.15, 0.05), (40, 60, 20))
     for name, value in zip(("kernel", "vertex", "correction"), expected, strict=True):
         np.testing.assert_allclose(solution.data[name], value, rtol=1e-9, atol=1e-10, err_msg=name)
-    n = np.array([np.inf, 20, 30, 10])[:, None, None]
+    n = np.array([np.inf, 40, 60, 20])[:, None, None]
     np.testing.assert_allclose(
         solved(activation, n_samples=2, widths=WIDTHS).covariance, expected[0] + expected[2] / n, rtol=1e-8
     )
@@ -120,7 +120,7 @@ def test_near_duplicates_approach_duplicates(activation):
     """Up to condition 1e20 the distance to the results of duplicates is at most of the order of the gap."""
     net = wf.DNN(3, activation, weight_variance=1.5)
     inputs = {gap: np.stack([X[0], X[0] + gap * X[1], X[2]]) for gap in (0.0, 1e-10, 1e-8, 1e-6, 1e-5, 1e-4, 1e-2)}
-    solution = {gap: finite_width(net, wf.Task(x), width=20, quantities=PAIRS).data for gap, x in inputs.items()}
+    solution = {gap: finite_width(net, wf.Task(x), width=100, quantities=PAIRS).data for gap, x in inputs.items()}
     same = solution[0.0].correction.values[-1]
     np.testing.assert_allclose(same[0], same[1], atol=1e-15)
     assert np.abs(same).max() > 1e-3
@@ -149,7 +149,7 @@ def test_opposite_and_zero_inputs():
 def test_collinear_relu_inputs_are_scaled_copies():
     """Positive homogeneity without biases: x → 2x doubles z, exactly along the whole flow."""
     x = np.stack([X[0], 2 * X[0], X[1], 3 * X[1]])
-    solution = finite_width(wf.DNN(4, "relu", weight_variance=1.7), wf.Task(x), width=20, quantities=PAIRS)
+    solution = finite_width(wf.DNN(4, "relu", weight_variance=1.7), wf.Task(x), width=100, quantities=PAIRS)
     G, V = solution.correction.values, solution.vertex_pairs.values
     np.testing.assert_allclose(G[:, 1, 3], 6 * G[:, 0, 2], rtol=1e-10, atol=1e-14)
     np.testing.assert_allclose(V[:, 1, 3, 1, 1], 36 * V[:, 0, 2, 1, 1], rtol=1e-10)
@@ -174,7 +174,7 @@ def test_more_inputs_than_dimensions():
 @given(st.permutations(range(3)), st.sampled_from(["relu", "erf"]))
 def test_samples_may_be_permuted(order, activation):
     whole = solved(activation)
-    moved = finite_width(wf.DNN(3, activation, **VARIANCES), wf.Task(X[list(order)]), width=20)
+    moved = finite_width(wf.DNN(3, activation, **VARIANCES), wf.Task(X[list(order)]), width=40)
     at = np.ix_(range(4), order, order)
     np.testing.assert_allclose(moved.correction, whole.correction.values[at], rtol=1e-9, atol=1e-13)
     np.testing.assert_allclose(moved.vertex, whole.vertex.values[np.ix_(range(4), *[order] * 4)], rtol=1e-8, atol=1e-12)
@@ -193,14 +193,16 @@ def test_vertex_is_a_covariance(activation):
     blocks = solution.vertex_pairs.values
     np.testing.assert_allclose(blocks[..., 1, 1], V[:, *np.indices((3, 3)), *np.indices((3, 3))], rtol=1e-7, atol=1e-12)
     np.testing.assert_allclose(
-        solution.kernel_variance, blocks[..., 1, 1] / np.array([np.inf, 20, 20, 20])[:, None, None]
+        solution.kernel_variance, blocks[..., 1, 1] / np.array([np.inf, 40, 40, 40])[:, None, None]
     )
 
 
 def test_chosen_quadruples_are_entries_of_the_tensor():
     rows = [(0, 1, 2, 0), (2, 2, 0, 1), (0, 0, 0, 0), (1, 0, 0, 2)]
     net, task = wf.DNN(3, "relu", **VARIANCES), wf.Task(X)
-    solution = finite_width(net, task, width=20, quadruples=rows, quantities=("vertex_quadruples",))
+    solution = finite_width(net, task, width=40, quadruples=rows, quantities=("vertex_quadruples",))
+    with pytest.raises(wf.SolveError, match="beyond the reach"):
+        finite_width(net, task, width=4, quadruples=rows, quantities=("vertex_quadruples",))
     expected = solved("relu").vertex.values[:, *np.transpose(rows)]
     np.testing.assert_allclose(solution.vertex_quadruples, expected, rtol=1e-10, atol=1e-13)
     assert list(solution.data.quadruple.values[:1]) == ["(0,1)(2,0)"]
@@ -246,17 +248,32 @@ def test_user_functions_and_kinks():
 # The public call.
 
 
-def test_beyond_the_trusted_depth_a_note_says_so():
+@pytest.mark.parametrize("quantities", [None, "ratio", "correction", "vertex"])
+def test_beyond_the_trusted_depth_there_is_no_success(quantities):
+    """V/(nK²) = 5 · 8/n of relu: 0.3 is the limit, and the width that meets it is named; the kernel alone has no width."""
     net = wf.DNN(8, "relu", weight_variance=2.0, readout_variance=2.0)
-    narrow, wide = (finite_width(net, wf.Task(X[:1]), width=n, quantities=("ratio",)) for n in (40, 400))
-    assert any("beyond the reach" in note for note in narrow.notes) and not wide.notes
-    assert narrow.certificate.diagnostics["trusted_layers"] == 3
-    assert narrow.certificate.diagnostics["width_needed"] == math.ceil(5 * 8 / 0.3)
+    solve = lambda n, **options: finite_width(net, wf.Task(X[:1]), width=n, quantities=quantities, **options)  # noqa: E731
+    with pytest.raises(wf.SolveError, match="beyond the reach of the expansion.*width 134 or more would do"):
+        solve(40)
+    narrow = solve(40, throw=False)
+    assert narrow.status is wf.Status.inaccurate
+    assert narrow.certificate.checks["expansion"].value == pytest.approx(1.0) and not narrow.certificate.checks["expansion"].met
+    assert narrow.certificate.diagnostics == {"trusted_layers": 3, "width_needed": math.ceil(5 * 8 / 0.3)}
+    assert solve(134).status is wf.Status.success and solve(133, throw=False).status is wf.Status.inaccurate
+    assert finite_width(net, wf.Task(X[:1]), width=1, quantities="kernel").status is wf.Status.success
+
+
+def test_the_needed_width_survives_rounding():
+    """5 · 6/n = 0.3 exactly at n = 100, whatever the roundings of V."""
+    net = wf.DNN(6, "relu", weight_variance=2.0, readout_variance=2.0)
+    narrow = finite_width(net, wf.Task(X[:1]), width=1, throw=False)
+    assert narrow.status is wf.Status.inaccurate and narrow.certificate.diagnostics["width_needed"] == 100
+    assert finite_width(net, wf.Task(X[:1]), width=100).status is wf.Status.success
 
 
 def test_many_samples_leave_the_tensor_out():
     x = np.random.default_rng(0).normal(size=(20, 3))
-    solution = finite_width(wf.DNN(2, "relu"), wf.Task(x), width=20)
+    solution = finite_width(wf.DNN(2, "relu"), wf.Task(x), width=50)
     assert solution.certificate.left_out == ("vertex", "connected") and "vertex_pairs" in solution.data
 
 

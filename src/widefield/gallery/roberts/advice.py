@@ -97,8 +97,9 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
 def advice(p: Parameters, case: Case) -> xr.Dataset:
     """``spread`` V/K² and ``offset`` |G1|/K of Ĝ at every layer from the second on, which no width enters."""
     theory = wf.finite_width(
-        case.network(p.depth), wf.Task(np.ones((1, 1))), width=1, quantities=("kernel", "correction", "ratio")
-    )
+        case.network(p.depth), wf.Task(np.ones((1, 1))), width=1, quantities=("kernel", "correction", "ratio"),
+        throw=False,
+    )  # fmt: skip
     offset = np.abs(theory.correction.values / theory.kernel.values)[:, 0, 0]
     fields = {"spread": ("layer", theory.ratio.values[1:]), "offset": ("layer", offset[1:])}
     return xr.Dataset(fields, {"layer": np.arange(2, p.depth + 1)})
@@ -112,7 +113,7 @@ def checks(p: Parameters, case: Case, seed: int) -> xr.Dataset:
     task, blocks = wf.Task(np.ones((1, 1))), []
     for j, depth in enumerate(p.checked_depths):
         net = case.network(depth)
-        theory = wf.finite_width(net, task, width=1, quantities=("kernel", "ratio"))
+        theory = wf.finite_width(net, task, width=1, quantities=("kernel", "ratio"), throw=False)
         spread, K = float(theory.ratio[-1]), float(theory.kernel[-1, 0, 0])
         width = needed(spread, p.checked)
         narrow, wide = (

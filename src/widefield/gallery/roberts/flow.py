@@ -47,7 +47,7 @@ def one_case(p: Parameters, i: int, activation: str) -> xr.Dataset:
     """``kernel``, ``vertex`` and ``correction`` of theory and ensemble, of the first input and of the pair."""
     network = wf.DNN(p.depth, activation, weight_variance=CRITICAL[activation], readout_variance=None)
     task = two_inputs(p.overlap)
-    theory = wf.finite_width(network, task, width=p.width, quantities=tuple(FIRST))
+    theory = wf.finite_width(network, task, width=p.width, quantities=tuple(FIRST), throw=False)  # coefficients
     narrow, wide = (
         wf.simulate.finite_width(
             network, task, width=k * p.width, replicates=p.n_networks, seed=p.seed + k, groups=p.batches,

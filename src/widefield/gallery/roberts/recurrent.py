@@ -97,7 +97,7 @@ def first_order(net: wf.Network, width: int) -> dict[str, np.ndarray]:
 
     Of a deep network with fresh biases h is Gaussian given Ĉ: H1 = G1 and Vh = V + 2C².
     """
-    theory = wf.finite_width(net, wf.Task(np.ones((1, 1))), width=width)
+    theory = wf.finite_width(net, wf.Task(np.ones((1, 1))), width=width, throw=False)  # coefficients
     kernel, correction = (theory.data[name].values[:, 0, 0] for name in ("kernel", "correction"))
     vertex = theory.vertex.values[:, 0, 0, 0, 0]
     pair = {"pair_mean": correction, "pair_variance": vertex + 2 * kernel**2}
@@ -137,7 +137,7 @@ def fig_3(p: Parameters) -> xr.Dataset:
     """Theory (C, H1, Vh over two states) and Σhh/n of single networks, equal states and with the last state."""
     net = network("RNN", "relu", p.fig_depth, p.fig_3_variance, 0.0)
     task, wanted = wf.Task(np.full((1, 1), np.sqrt(p.power))), ("pair_kernel", "pair_mean", "pair_variance")
-    theory = wf.finite_width(net, task, width=max(p.fig_3_widths), quantities=wanted)
+    theory = wf.finite_width(net, task, width=max(p.fig_3_widths), quantities=wanted, throw=False)
     widths = enumerate(p.fig_3_widths)
     hidden = np.stack([kernels(net, task, n, p.fig_3_networks, p.seed + 1000 + i)[0] for i, n in widths])
     fields: dict[str, Any] = {
@@ -154,7 +154,7 @@ def fig_1(p: Parameters) -> xr.Dataset:
     task, blocks = wf.Task(np.full((1, 1), np.sqrt(p.power))), []
     for i, (biases, kind) in enumerate(zip(BIASES, ("RNN", "RNN, static"))):
         net = network(kind, "relu", p.fig_depth, p.variance, p.bias_variance)
-        theory = wf.finite_width(net, task, width=p.fig_1_width, quantities=("pair_kernel", "pair_mean"))
+        theory = wf.finite_width(net, task, width=p.fig_1_width, quantities=("pair_kernel", "pair_mean"), throw=False)
         kernel, shift = (equal(theory.data[name].values[..., 0, 0]) for name in ("pair_kernel", "pair_mean"))
         (hidden,) = kernels(net, task, p.fig_1_width, p.fig_1_networks, p.seed + 2000 + i)
         fields = {

@@ -2,17 +2,22 @@
 
 import abc
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
+from widefield.answer.boundary import describe_bytes
 from widefield.answer.certificate import Check, SolveError, Status
+from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 
 MAX_QUARTETS = 3000  # four-point averages (per layer, where weights are untied) that are made without being asked for
+SHARE = 0.8  # of the memory that is free
 TRUSTED = 0.3  # of V/(nK²), the variance of a kernel entry relative to its square
 
 Dims = tuple[str, ...]
@@ -35,10 +40,27 @@ class Question:
         n_layers = self.network.depth + (self.network.readout_variance is not None)
         return {"layer": n_layers, "state": self.network.depth, "sample": self.task.n_samples}
 
+    @cached_property
+    def inputs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Different training inputs, and which of them each sample is."""
+        return _different(self.points(test=False).sequences(self.network.depth))
+
+    @cached_property
+    def inputs_and_tests(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same with the test inputs."""
+        return _different(self.points(test=True).sequences(self.network.depth))
+
     def points(self, *, test: bool) -> Task:
         """Training inputs, with ``test`` the test inputs behind them, without labels."""
         x, x_test = self.task.x, self.task.x_test
         return Task(np.concatenate([x, x_test]) if test and x_test is not None else x)
+
+
+def _different(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    flat = x.reshape(len(x), -1) + 0.0  # no negative zeros
+    _, first, back = np.unique(flat, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return x[first[order]], np.argsort(order)[back.reshape(-1)]
 
 
 class Quantity(NamedTuple):
@@ -52,6 +74,20 @@ class Quantity(NamedTuple):
     def size(self) -> int:
         """Bytes."""
         return 8 * math.prod(self.shape)
+
+    @property
+    def growth(self) -> int:
+        """The power of the number of samples with which it grows."""
+        powers = {"sample": 1, "pair": 2}  # pairs of nodes; the three pairs of two samples are always three
+        return sum(powers.get(axis.rstrip("_"), 0) for axis, n in zip(self.dims, self.shape, strict=True) if n != 3)
+
+
+class Work(NamedTuple):
+    """Bytes beside the fields: what is kept, what passes before fields are made, and what a regression takes after."""
+
+    kept: float
+    passing: float
+    after: float
 
 
 class ReadoutMoments(NamedTuple):
@@ -94,6 +130,10 @@ class AbstractExpansion(abc.ABC):
         """States at which a regression predicts; none where the supervised states cannot be read out."""
 
     @abc.abstractmethod
+    def work(self, question: Question, names: Collection[str], n_points: int, *, readout: bool) -> Work:
+        """What `solve` takes for the fields ``names``, of ``n_points`` different inputs."""
+
+    @abc.abstractmethod
     def solve(self, question: Question, names: tuple[str, ...], *, readout: bool) -> Result:
         """The fields ``names`` of the training inputs and, with ``readout``, the moments that a regression needs."""
 
@@ -103,6 +143,27 @@ def quantities_of(dims: Mapping[str, Dims], lengths: Mapping[str, int]) -> dict[
     return {name: Quantity(d, tuple(lengths[axis.rstrip("_")] for axis in d)) for name, d in dims.items()}
 
 
+def memory_share() -> float:
+    """Bytes that may be used: four fifths of what is free now."""
+    return SHARE * psutil.virtual_memory().available
+
+
+def refuse_memory(need: float, what: str, remedy: str) -> None:
+    """Refuse, before any work begins, what would take more than may be used."""
+    if need > memory_share():
+        raise MemoryError(
+            f"{what} need {describe_bytes(need)}, but only {describe_bytes(memory_share())} (80 % of what is free) may be "
+            f"used: {remedy}."
+        )
+
+
+def check_flags(progress: Any, throw: Any) -> None:
+    """``progress`` is True, False or None, ``throw`` True or False."""
+    checks.flag("throw", throw)
+    if progress is not None:
+        checks.flag("progress", progress)
+
+
 def failure_of(error: SolveError | OverflowError) -> Status:
     """What an average that could not be made means."""
     return Status.nonfinite if isinstance(error, OverflowError) else Status.inaccurate
@@ -110,21 +171,23 @@ def failure_of(error: SolveError | OverflowError) -> Status:
 
 def verdict(violation: float | None, error: float, rtol: float) -> tuple[dict[str, Check], tuple[str, ...]]:
     """What success rests on, and notes; ``violation`` of the equations is None where no average could be made again."""
-    checks = {"error": Check(error, rtol)}
+    verdicts = {"error": Check(error, rtol)}
     if violation is None:
-        return checks, ("no residual: the averages are beyond the reach of the quadrature that would check them",)
-    return {"residual": Check(violation, rtol)} | checks, ()
+        return verdicts, ("no residual: the averages are beyond the reach of the quadrature that would check them",)
+    return {"residual": Check(violation, rtol)} | verdicts, ()
 
 
-def judge(ratio: np.ndarray, needed: float) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Notes and diagnostics on how far down the first order can be trusted; ``ratio`` is V/(nK²) of every layer."""
+def judge(ratio: np.ndarray, width: int) -> tuple[dict[str, Check], tuple[str, ...], dict[str, Any]]:
+    """Whether, and how far down, the first order can be trusted; ``ratio`` is V/(nK²) of every layer at this width."""
+    ratio = ratio * (1 - 1e-12)  # the width that is needed survives rounding
     beyond = np.flatnonzero(ratio > TRUSTED)
-    width = int(np.ceil(needed))
-    diagnostics = {"trusted_layers": int(beyond[0]) if len(beyond) else len(ratio), "width_needed": width}
+    needed = max(1, math.ceil(width * float(ratio.max()) / TRUSTED))
+    verdicts = {"expansion": Check(float(ratio.max()), TRUSTED)}
+    diagnostics = {"trusted_layers": int(beyond[0]) if len(beyond) else len(ratio), "width_needed": needed}
     if not len(beyond):
-        return (), diagnostics
+        return verdicts, (), diagnostics
     note = (
         f"beyond the reach of the expansion: V/(nK²) reaches {ratio.max():.2g}, more than {TRUSTED:g} from layer "
-        f"{beyond[0] + 1} on, where the first order is not trustworthy; width {width} or more would do"
+        f"{beyond[0] + 1} on, where the first order is not trustworthy; width {needed} or more would do"
     )
-    return (note,), diagnostics
+    return verdicts, (note,), diagnostics

@@ -1,22 +1,38 @@
 """`widefield.finite_width`: how far a network of given width is from its infinitely wide limit."""
 
+import math
 import time
-from collections.abc import Iterable
+from bisect import bisect
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from widefield.answer.boundary import choose_quantities, describe_bytes, memory_budget, x64
+from widefield.answer.boundary import x64
 from widefield.answer.certificate import Certificate, Check
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.finite_width.derived import regression
-from widefield.theories.finite_width.expansion import MAX_QUARTETS, AbstractExpansion, Quantity, Question, Result
+from widefield.theories.finite_width.expansion import (
+    MAX_QUARTETS,
+    AbstractExpansion,
+    Quantity,
+    Question,
+    Result,
+    check_flags,
+    memory_share,
+    refuse_memory,
+)
 from widefield.theories.finite_width.tied.solve import TiedExpansion
 from widefield.theories.finite_width.untied.averages import refuse
 from widefield.theories.finite_width.untied.solve import UntiedExpansion
+
+MAX_WIDTH = 10**15  # whole numbers that floats still tell apart
+MAX_NAMES = 100
 
 
 @x64
@@ -68,6 +84,7 @@ def finite_width(
     relu weights is in 5a²/n. A regression needs the log likelihood to vary little between networks: its variance
     ``evidence_variance`` stands in the diagnostics, and beyond 0.3 a note says so.
     """
+    check_flags(progress, throw)
     question = _question(network, task, width, quadruples, rtol, progress)
     expansion = UntiedExpansion() if is_untied(network, task) else TiedExpansion()
     return solve_with(expansion, question, noise=noise, quantities=quantities, throw=throw)
@@ -84,7 +101,7 @@ def solve_with(
     """The solution that ``expansion`` gives to ``question``; that of tied parameters can read out every state."""
     start = time.perf_counter()
     network, task, width = question.network, question.task, question.width
-    noise = checks.nonnegative("noise", noise)
+    noise, quantities = checks.nonnegative("noise", noise), _names(quantities)
     source = expansion if expansion.predicted_states(question) else TiedExpansion()  # of the moments for a regression
     made, left_out, notes = _plan(expansion, source, question, quantities)
     names = tuple(made)
@@ -97,6 +114,8 @@ def solve_with(
         moments = source.solve(question, fields if source is expansion else (), readout=True)
         states = source.predicted_states(question)
         parts += [moments, regression.regress(question, states, moments, wanted, noise)]
+    diagnostics = {name: value for part in reversed(parts) for name, value in part.diagnostics.items()}
+    widths = [part.diagnostics["width_needed"] for part in parts if "width_needed" in part.diagnostics]
     certificate = Certificate(
         "finite_width",
         _worst(parts),
@@ -106,7 +125,7 @@ def solve_with(
         options={"width": width, "noise": noise, "quantities": list(names), "rtol": question.rtol},
         notes=tuple(dict.fromkeys([*task.notes, *notes, *(note for part in parts for note in part.notes)])),
         left_out=left_out,
-        diagnostics={name: value for part in reversed(parts) for name, value in part.diagnostics.items()},
+        diagnostics=diagnostics | ({"width_needed": max(widths)} if widths else {}),
     )
     values = {name: value for part in parts for name, value in part.fields.items()}
     arrays = {name: (q.dims, values[name] if name in values else np.full(q.shape, np.nan)) for name, q in made.items()}
@@ -124,12 +143,10 @@ def _worst(parts: list[Result]) -> dict[str, Check]:
 
 
 def _plan(
-    expansion: AbstractExpansion, source: AbstractExpansion, question: Question, quantities: Iterable[str] | None
+    expansion: AbstractExpansion, source: AbstractExpansion, question: Question, quantities: tuple[str, ...] | None
 ) -> tuple[dict[str, Quantity], tuple[str, ...], tuple[str, ...]]:
     """The fields to make, names left out, and why some are not available or not made."""
     network, task = question.network, question.task
-    if isinstance(quantities, Iterable):
-        quantities = (quantities,) if isinstance(quantities, str) else tuple(quantities)
     available, notes = expansion.available(question)
     against = regression.reason_against(network, task)
     if not against:
@@ -137,22 +154,62 @@ def _plan(
         why = f"the regression would take {count} four-point averages: ask for its fields"
         states = source.predicted_states(question)
         available |= regression.available(question, states, why if count > MAX_QUARTETS else "")
-    elif isinstance(quantities, tuple) and any(name in regression.DIMS for name in quantities):
+    elif quantities is not None and any(name in regression.DIMS for name in quantities):
         raise ValueError(against)
     elif task.y is not None and network.readout_variance is not None:
         notes = (*notes, f"no regression: {against}")
-    expensive = [name for name, q in available.items() if q.expensive and quantities is None]
-    sizes = {name: q.size for name, q in available.items() if name not in expensive}
-    kept, left_out = choose_quantities(quantities, sizes)
+    peak = partial(_peak, expansion, source, question, available)
+    if quantities is not None:
+        if not quantities:
+            raise ValueError(f"`quantities` must name at least one of {', '.join(available)}.")
+        for name in quantities:
+            checks.choice("quantities", name, available)
+        _refuse(peak, question, quantities)
+        return {name: available[name] for name in quantities}, (), notes
+    expensive = [name for name, q in available.items() if q.expensive]
+    budget, kept = memory_share(), []
+    for name in available:
+        if name not in expensive and peak([*kept, name], question.task.n_samples) <= budget:
+            kept.append(name)
     if not kept:
-        raise MemoryError(
-            f"Not even `kernel` ({describe_bytes(sizes['kernel'])}) fits in {describe_bytes(memory_budget())}."
-        )
+        _refuse(peak, question, ("kernel",))
+    left_out = [name for name in available if name not in kept and name not in expensive]
     reasons = dict.fromkeys(available[name].expensive for name in expensive)
-    return (
-        {name: available[name] for name in kept},
-        (*left_out, *expensive),
-        (*notes, *(reason for reason in reasons if reason != "on request")),
+    notes = (*notes, *(reason for reason in reasons if reason != "on request"))
+    return {name: available[name] for name in kept}, (*left_out, *expensive), notes
+
+
+def _peak(
+    expansion: AbstractExpansion,
+    source: AbstractExpansion,
+    question: Question,
+    available: dict[str, Quantity],
+    names: Collection[str],
+    n_samples: int,
+) -> float:
+    """Bytes that are taken at most for the fields ``names``, if ``n_samples`` of the training samples are given."""
+    fields = [name for name in names if name not in regression.DIMS]
+    share, readout = n_samples / question.task.n_samples, len(fields) < len(names)
+    values = sum(2 * available[name].size * share ** available[name].growth for name in names)
+    if readout:
+        points = math.ceil(share * len(question.inputs_and_tests[0]))
+        work = source.work(question, fields if source is expansion else (), points, readout=True)
+    else:
+        work = expansion.work(question, fields, math.ceil(share * len(question.inputs[0])), readout=False)
+    return 5 * share * question.task.x.nbytes + work.kept + max(work.passing, values + work.after)
+
+
+def _refuse(peak: Callable[..., float], question: Question, names: tuple[str, ...]) -> None:
+    """Refuse fields that do not fit, and say how many samples would."""
+    n_samples, budget = question.task.n_samples, memory_share()
+    if peak(names, n_samples) <= budget:
+        return
+    fit = bisect(range(1, n_samples), budget, key=lambda n: peak(names, n))
+    remedy = "ask for fewer quantities or `quadruples`, or a smaller depth"
+    refuse_memory(
+        peak(names, n_samples),
+        f"`quantities` {', '.join(names)} of {n_samples} samples",
+        f"{remedy}, or give {fit} samples" if fit else remedy,
     )
 
 
@@ -178,9 +235,23 @@ def _question(network: Any, task: Any, width: Any, quadruples: Any, rtol: Any, p
         )
     task.sequences(network.depth)
     task.supervised_states(network.depth)
-    width = checks.integer("width", width, 1)
+    if checks.integer("width", width, 1) > MAX_WIDTH:
+        raise ValueError(f"`width` must be an integer of at most {MAX_WIDTH:.0e}, got {width:.3e}.")
     rtol = checks.tolerance("rtol", rtol, 1e-11)
-    return Question(network, task, width, rtol, progress, _quadruples(quadruples, task.n_samples))
+    return Question(network, task, int(width), rtol, progress, _quadruples(quadruples, task.n_samples))
+
+
+def _names(quantities: Any) -> tuple[str, ...] | None:
+    """The names that are asked for, once each."""
+    checks.reject_tracers(quantities=quantities)
+    if quantities is None or isinstance(quantities, str):
+        return None if quantities is None else (quantities,)
+    if not isinstance(quantities, Iterable) or np.ndim(quantities) > 1:
+        raise ValueError(f"`quantities` must be names of fields such as ('kernel', 'vertex'), got {quantities!r:.100}.")
+    names = tuple(islice(quantities, MAX_NAMES))
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"`quantities` must be names of fields such as ('kernel', 'vertex'), got {names!r:.100}.")
+    return tuple(dict.fromkeys(names))
 
 
 def is_untied(network: Network, task: Task) -> bool:
@@ -197,9 +268,13 @@ def _quadruples(quadruples: Any, n_samples: int) -> np.ndarray | None:
     if quadruples is None:
         return None
     checks.reject_tracers(quadruples=quadruples)
-    index = np.asarray(quadruples)
+    try:
+        index = np.asarray(quadruples)
+    except ValueError:
+        index = np.asarray(None)
     if index.ndim != 2 or index.shape[1] != 4 or not len(index) or index.dtype.kind not in "iu":
-        raise ValueError(f"`quadruples` must be rows of four sample indices, got an array of shape {index.shape}.")
+        given = f"an array of {index.dtype} and shape {index.shape}" if index.ndim else f"{quadruples!r:.100}"
+        raise ValueError(f"`quadruples` must be rows of four sample indices, got {given}.")
     if np.any(index < 0) or np.any(index >= n_samples):
         raise ValueError(
             f"`quadruples` must hold sample indices 0 … {n_samples - 1}, got {index.min()} … {index.max()}."

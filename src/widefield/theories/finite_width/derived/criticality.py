@@ -12,12 +12,18 @@ import numpy as np
 
 from widefield.answer.boundary import x64
 from widefield.answer.certificate import Certificate, Check, SolveError
-from widefield.answer.progress import bar
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
 from widefield.question.activation import Activation
 from widefield.question.network import Network
-from widefield.theories.finite_width.expansion import TRUSTED, failure_of, verdict
+from widefield.theories.finite_width.expansion import (
+    TRUSTED,
+    check_flags,
+    failure_of,
+    memory_share,
+    refuse_memory,
+    verdict,
+)
 from widefield.theories.finite_width.untied.averages import averages_of, refuse
 from widefield.theories.finite_width.untied.pair_averages import evaluate
 from widefield.theories.finite_width.untied.recursion import Layer, Wants, march, steps
@@ -27,6 +33,7 @@ from widefield.theories.prior.core import find_depth_limit
 
 RANGE = 1e20  # kernels beyond this, or below its inverse, end the flow: there is nothing new to see
 NO_POWER_LAW = 0.2  # an exponent that is less certain than this is none
+LAYER_BYTES = 6000  # that a layer takes, with the fields made of it
 EDGE = 1e-9  # of a susceptibility around one
 LIMITS = (
     "variance", "correlation", "susceptibility", "variance_depth_scale", "correlation_depth_scale",
@@ -71,6 +78,7 @@ def criticality(
     Limits: untied parameters, an input at state 0 only, variances that do not depend on the state.
     """
     start = time.perf_counter()
+    check_flags(progress, throw)
     layers, correlation = _check(network, layers, correlation)
     rtol = checks.tolerance("rtol", rtol, 1e-11)
     limit = find_depth_limit(network)
@@ -121,9 +129,13 @@ def _check(network: Any, layers: Any, correlation: Any) -> tuple[int, float]:
     if refuse(network.activation) == "jumps":
         raise ValueError(f"`network` has the activation {network.activation}, which jumps: criticality needs <φ'φ'>.")
     checks.reject_tracers(correlation=correlation)
-    if isinstance(correlation, bool) or np.ndim(correlation) or not -1 < float(correlation) < 1:
-        raise ValueError(f"`correlation` must lie between -1 and 1, both excluded, got {correlation!r}.")
-    return checks.integer("layers", layers, 16), float(correlation)
+    number = not isinstance(correlation, str) and np.asarray(correlation, object).ndim == 0
+    if not number or np.asarray(correlation).dtype.kind not in "fiu" or not -1 < float(correlation) < 1:
+        raise ValueError(f"`correlation` must lie between -1 and 1, both excluded, got {correlation!r:.100}.")
+    layers = checks.integer("layers", layers, 16)
+    fit = int(memory_share() / LAYER_BYTES)
+    refuse_memory(LAYER_BYTES * layers, f"`layers`: {layers:.6g} layers", f"at most {fit} layers would fit")
+    return layers, float(correlation)
 
 
 def _follow(network: Network, correlation: float, rtol: float, progress: bool | None):
@@ -134,13 +146,11 @@ def _follow(network: Network, correlation: float, rtol: float, progress: bool | 
     flow: list[Layer] = []
     notes: tuple[str, ...] = ()
     try:
-        with bar("criticality", network.depth, progress, 0.03 * network.depth) as advance:
-            for layer in march(network.activation, K, made, wants, rtol):
-                if flow and not (1 / RANGE < layer.kernel[0, 0] < RANGE and np.isfinite(layer.blocks).all()):
-                    notes = (f"the flow ends at layer {len(flow)}: the kernel grows or vanishes exponentially",)
-                    break
-                flow.append(layer)
-                advance(1)
+        for layer in march("criticality", network.activation, K, made, wants, rtol, progress):
+            if flow and not (1 / RANGE < layer.kernel[0, 0] < RANGE and np.isfinite(layer.blocks).all()):
+                notes = (f"the flow ends at layer {len(flow)}: the kernel grows or vanishes exponentially",)
+                break
+            flow.append(layer)
     except (OverflowError, SolveError) as error:
         return flow, {}, failure_of(error), (str(error),)
     violation = residual(network.activation, flow, made[: len(flow) - 1], wants)

@@ -5,6 +5,7 @@ with mean :math:`G_1/n` and covariance :math:`V/n`, are weighted with the likeli
 (finite_width.18), (finite_width.19).
 """
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -60,7 +61,8 @@ def regress(
     """The fields ``names``, predicted at ``states``, from the moments of ``source``; none where it failed."""
     task, n = question.task, question.network.sizes(question.width)[-1]
     coords = {dim: list(states) for dim in ("state", "state_") if any(dim in DIMS[name] for name in names)}
-    if source.readout is None or source.failure or not all(check.met for check in source.checks.values()):
+    known = all(check.met for name, check in source.checks.items() if name != "expansion")
+    if source.readout is None or source.failure or not known:
         return Result({}, coords=coords)
     labels = task.labels()
     shape = len(states), task.n_test, labels.shape[2]
@@ -71,10 +73,11 @@ def regress(
         return Result({}, failure=Status.not_psd, coords=coords, notes=(note,))
     spread = posterior.spread / n
     notes: tuple[str, ...] = ()
+    needed = max(1, math.ceil(question.width * spread / TRUSTED))
     if spread > TRUSTED:
         notes = (
             f"beyond the reach of the expansion: the log likelihood varies between networks by {spread:.2g}, more than "
-            f"{TRUSTED:g}; width {int(np.ceil(posterior.spread / TRUSTED))}, more noise or fewer labels would do",
+            f"{TRUSTED:g}; width {needed}, more noise or fewer labels would do",
         )
     covariance = posterior.covariance_correction
     split = (*shape[:2], *shape[:2], shape[2], shape[2])
@@ -89,10 +92,10 @@ def regress(
     }
     return Result(
         {name: values[name] for name in names},
-        {"residual": Check(posterior.residual, question.rtol)},
+        {"residual": Check(posterior.residual, question.rtol), "evidence_variance": Check(spread, TRUSTED)},
         coords=coords,
         notes=notes,
-        diagnostics={"evidence_variance": spread},
+        diagnostics={"evidence_variance": spread, "width_needed": needed},
     )
 
 

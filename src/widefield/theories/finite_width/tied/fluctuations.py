@@ -9,24 +9,17 @@ shift :math:`H_1` and their variance :math:`V_h`, Eqs. (finite_width.26), (finit
 the noise of Q acts, through its own response, on the covariance of the states that make P. Equal widths only.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from widefield.answer.boundary import describe_bytes, memory_budget, x64
+from widefield.answer.boundary import x64
 from widefield.answer.progress import bar
-from widefield.gaussian.closed import kink_slope
-from widefield.gaussian.quartic import fourth_moment, fourth_moment_and_gradient
 from widefield.question.activation import Activation
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.finite_width.tied.pairs import Nodes, Response, Rows, curvature, find_nodes, find_rows, respond
-
-COPIES = 16  # matrices over pairs of rows in memory at once
-CHUNK = 8192  # quadruples at a time
-SLOW = 32  # the same where each is a four-dimensional sum
-CLOSED = ("linear", "exp", "erf", "sin", "cos", "rbf")
+from widefield.theories.finite_width.untied.averages import fourth_moments, is_fast, sets_of_four
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,6 @@ def expand(
     if read is None:
         read = np.broadcast_to(np.arange(network.depth)[:, None] == network.depth - 1, nodes.of.shape)
     rows = find_rows(network, nodes, read)
-    _guard(len(rows), len(nodes.C))
     response = respond(network.activation, nodes, rows)
     # T needs one neuron's noise to be correlated between states: outputs read at different states join these, too.
     joined = np.any((nodes.state[rows.x] != nodes.state[rows.y]) & (rows.weight != 0))
@@ -71,16 +63,6 @@ def expand(
     H1 = on_nodes(G1, rows) + _shift(nodes, rows, response)
     Vh = _variance(V, nodes, rows, response)
     return Fluctuations(nodes, rows, response, kappa, T, V, G1, H1, Vh, max(error, response.error))
-
-
-def _guard(n_rows: int, n_nodes: int) -> None:
-    n_averages = min(n_rows**2 // 2, math.comb(n_nodes + 3, 4))
-    need = 8 * (COPIES * n_rows**2 + n_rows * n_nodes * (n_nodes + 1) // 2 + 40 * n_averages)
-    if need > memory_budget():
-        raise MemoryError(
-            f"`task` has {n_nodes} different states and samples, which make {n_rows} fluctuating pairs and need "
-            f"{describe_bytes(need)}; only {describe_bytes(memory_budget())} may be used. Use fewer samples or states."
-        )
 
 
 def on_nodes(values: np.ndarray, rows: Rows) -> np.ndarray:
@@ -105,9 +87,13 @@ def _noise(
     if not len(active):
         return kappa, T, 0.0
     x, y, w, mean = rows.x[active], rows.y[active], rows.weight[active], response.mean[active]
-    four, index = _quadruples(x, y, len(nodes.C))
+    pairs = np.stack([x, y], axis=-1)
+    both = np.broadcast_to(pairs[:, None], (len(x), *pairs.shape)), np.broadcast_to(pairs, (len(x), *pairs.shape))
+    four, index = sets_of_four(np.concatenate(both, axis=-1), len(nodes.C))
     C = nodes.C[four[:, :, None], four[:, None, :]]
-    value, error, gradient = _averages(activation, C, reuse, progress)
+    seconds = (2e-4 if is_fast(activation) else 0.1) * len(C)
+    with bar("four-point averages", len(C), progress, seconds) as advance:
+        value, error, gradient = fourth_moments(activation, C, advance, gradient=reuse)
     if reuse:
         T[active] = w * _reuse(rows, response.R, active, four, index, gradient)
         T -= (response.R - np.eye(len(rows))) @ (rows.weight * response.mean)
@@ -120,37 +106,6 @@ def _noise(
     fourth[four[same, 0]] = value[same]
     scale = np.maximum(fourth[four].max(axis=1), np.abs(value))
     return kappa, T, float(np.max(error[scale > 0] / scale[scale > 0], initial=0.0))
-
-
-def _quadruples(x: np.ndarray, y: np.ndarray, n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Different sets of four nodes that two active rows average, and which one each pair of rows has."""
-    n = len(x)
-    four = np.empty((n, n, 4), np.int64)
-    four[..., 0], four[..., 1] = x[:, None], y[:, None]
-    four[..., 2], four[..., 3] = x, y
-    four.sort(axis=-1)
-    code = ((four[..., 0] * n_nodes + four[..., 1]) * n_nodes + four[..., 2]) * n_nodes + four[..., 3]
-    _, first, index = np.unique(code.reshape(-1), return_index=True, return_inverse=True)
-    return four.reshape(-1, 4)[first], index.reshape(n, n)
-
-
-def _averages(
-    activation: Activation, C: np.ndarray, reuse: bool, progress: bool | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """<φφφφ>, its errors and, for ``reuse``, its gradients, some quadruples at a time."""
-    value, error, gradient = np.empty(len(C)), np.empty(len(C)), np.empty(C.shape if reuse else 0)
-    named = activation.is_named and activation.name in CLOSED
-    fast = named or kink_slope(activation) is not None
-    size = CHUNK if fast else SLOW
-    with bar("four-point averages", len(C), progress, (2e-4 if fast else 0.1) * len(C)) as advance:
-        for start in range(0, len(C), size):
-            part = slice(start, start + size)
-            if reuse:
-                value[part], error[part], gradient[part] = fourth_moment_and_gradient(activation, C[part])
-            else:
-                value[part], error[part] = fourth_moment(activation, C[part])
-            advance(len(C[part]))
-    return value, error, gradient
 
 
 def _reuse(rows: Rows, R: np.ndarray, active, four, index, gradient) -> np.ndarray:

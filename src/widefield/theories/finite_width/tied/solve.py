@@ -1,15 +1,23 @@
 """The expansion with tied weights as fields of a solution."""
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from widefield.answer.certificate import SolveError, Status
+from widefield.answer.certificate import Check, SolveError, Status
 from widefield.question.network import Network
 from widefield.theories.finite_width import expansion
-from widefield.theories.finite_width.expansion import AbstractExpansion, Quantity, Question, ReadoutMoments, Result
+from widefield.theories.finite_width.expansion import (
+    AbstractExpansion,
+    Quantity,
+    Question,
+    ReadoutMoments,
+    Result,
+    Work,
+)
 from widefield.theories.finite_width.tied import relu_growth
 from widefield.theories.finite_width.tied.fluctuations import Fluctuations, by_state, expand, on_nodes
 from widefield.theories.finite_width.tied.residual import residual
@@ -48,6 +56,15 @@ class TiedExpansion(AbstractExpansion):
     def predicted_states(self, question: Question) -> tuple[int, ...]:
         return tuple(range(question.network.depth))
 
+    def work(self, question: Question, names: Collection[str], n_points: int, *, readout: bool) -> Work:
+        """As measured: matrices over pairs of rows, the response to all pairs of nodes, and four-point averages."""
+        n_nodes, n_live = question.network.depth * n_points, (question.network.depth - 1) * n_points
+        n_read = n_nodes if readout else n_points
+        n_rows = math.comb(n_live + 1, 2) + (question.network.readout_variance is not None) * math.comb(n_read + 1, 2)
+        n_averages = min(n_rows**2 // 2, math.comb(n_nodes + 3, 4))
+        kept = 4 * n_rows**2 + n_rows * math.comb(n_nodes + 1, 2)
+        return Work(8 * kept, 8 * (12 * n_rows**2 + 24 * n_averages), 48 * n_read**4 * readout)
+
     def solve(self, question: Question, names: tuple[str, ...], *, readout: bool) -> Result:
         network, points, n_train = question.network, question.points(test=readout), question.task.n_samples
         read = None
@@ -63,7 +80,7 @@ class TiedExpansion(AbstractExpansion):
         train = replace(moments, nodes=replace(moments.nodes, of=moments.nodes.of[:, :n_train]))
         layers = _layers(network, train)
         fields = {name: _field(name, train, layers, question.width) for name in names}
-        notes, diagnostics = _trust(question, moments, layers)
+        trusted, notes, diagnostics = _trust(question, moments, layers)
         coords = {}
         if "pair_vertex" in names:
             label = [f"({a},{i})" for a in range(network.depth) for i in range(n_train)]
@@ -74,7 +91,7 @@ class TiedExpansion(AbstractExpansion):
             return replace(result, failure=Status.nonfinite)
         checks, more = expansion.verdict(residual(network, points, moments), moments.error, question.rtol)
         outputs = _readout(question, moments) if readout else None
-        return replace(result, checks=checks, notes=(*notes, *more), readout=outputs)
+        return replace(result, checks=checks | trusted, notes=(*notes, *more), readout=outputs)
 
 
 def _layers(network: Network, moments: Fluctuations) -> LayerRows:
@@ -136,16 +153,18 @@ def _readout(question: Question, moments: Fluctuations) -> ReadoutMoments:
     return ReadoutMoments(_output_kernel(question.network, moments, rows), moments.G1[rows], vertex)
 
 
-def _trust(question: Question, moments: Fluctuations, layers: LayerRows) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Notes where the first order cannot be trusted, and diagnostics."""
+def _trust(
+    question: Question, moments: Fluctuations, layers: LayerRows
+) -> tuple[dict[str, Check], tuple[str, ...], dict[str, Any]]:
+    """Whether the first order can be trusted, notes where it cannot, and diagnostics."""
     network, n = question.network, question.width
     ratio = _ratio(moments, layers)
     if not np.isfinite(ratio).all():
-        return (), {}
-    notes, diagnostics = expansion.judge(ratio / n, ratio.max() / expansion.TRUSTED)
+        return {}, (), {}
+    trusted, notes, diagnostics = expansion.judge(ratio / n, n)
     if network.activation.known_as("relu") and network.weights == "tied" and network.depth > 1:
         fraction = relu_growth.unstable_fraction(float(network.weight_variances[0]), n)
         diagnostics["unstable_fraction"] = fraction
         n_driven = question.task.sequences(network.depth).shape[1]
         notes = (*notes, *relu_growth.remarks(network, fraction, n_driven))
-    return notes, diagnostics
+    return trusted, notes, diagnostics

@@ -5,6 +5,7 @@ angle, and all is closed; other kinks are done by quadrature. Three or four diff
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -17,8 +18,11 @@ from widefield.question.activation import Activation
 from widefield.theories.finite_width.untied.pair_averages import pair_averages, pair_quadrature
 
 Array = np.ndarray
+Advance = Callable[[int], None]
 EPS = float(np.finfo(float).eps)
-CHUNK = 4096  # sets of four at a time
+CHUNK = 8192  # sets of four at a time
+SLOW = 32  # the same where each is a four-dimensional sum
+CLOSED = ("linear", "exp", "erf", "sin", "cos", "rbf")
 NEARLY_PARALLEL = 1e-4  # sine of the angle below which the curvature of a kinked kernel contributes less than rounding
 
 
@@ -151,10 +155,46 @@ def _broken_moments(activation: Activation, q: Array, c: Array) -> tuple[Array, 
     return moments[0, 0], moments[1, 0], float(error)
 
 
-# Sets of four samples.
+# Sets of four samples or nodes.
 
 
-def quartets(activation: Activation, sets: Array, K: Array, averages: Averages, rtol: float) -> tuple[Array, float]:
+def sets_of_four(index: Array, n: int) -> tuple[Array, Array]:
+    """Different sorted sets (set, 4) in ``index`` (…, 4) below ``n``, and which of them each entry is (…)."""
+    a, b, c, d = np.moveaxis(np.sort(index, axis=-1), -1, 0)
+    code = ((a * n + b) * n + c) * n + d
+    codes, entry = np.unique(code.reshape(-1), return_inverse=True)
+    return np.stack(np.unravel_index(codes, (n, n, n, n)), axis=-1), entry.reshape(code.shape)
+
+
+def of_three_or_four(sets: Array) -> Array:
+    """Which sorted sets have more than two different members."""
+    return ~np.all((sets == sets[:, :1]) | (sets == sets[:, 3:]), axis=1)
+
+
+def is_fast(activation: Activation) -> bool:
+    """Whether an average over four nodes is closed, or a four-dimensional sum."""
+    return (activation.is_named and activation.name in CLOSED) or closed.kink_slope(activation) is not None
+
+
+def fourth_moments(
+    activation: Activation, C: Array, advance: Advance, *, gradient: bool = False
+) -> tuple[Array, Array, Array]:
+    """<φφφφ> of covariances (set, 4, 4), its errors and, on request, its gradients, some at a time."""
+    values, errors, gradients = np.empty(len(C)), np.empty(len(C)), np.empty(C.shape if gradient else 0)
+    size = CHUNK if is_fast(activation) else SLOW
+    for start in range(0, len(C), size):
+        part = slice(start, start + size)
+        if gradient:
+            values[part], errors[part], gradients[part] = quartic.fourth_moment_and_gradient(activation, C[part])
+        else:
+            values[part], errors[part] = quartic.fourth_moment(activation, C[part])
+        advance(len(C[part]))
+    return values, errors, gradients
+
+
+def quartets(
+    activation: Activation, sets: Array, K: Array, averages: Averages, rtol: float, advance: Advance
+) -> tuple[Array, float]:
     """Moments of sorted index sets (set, 4) and their largest error, relative to √(<σ⁴>…<σ⁴>)^¼.
 
     Sets of one or two different samples are looked up among the pair moments; the others are four-dimensional averages.
@@ -163,20 +203,16 @@ def quartets(activation: Activation, sets: Array, K: Array, averages: Averages, 
     assert cubic is not None and square is not None
     first, last = sets[:, 0], sets[:, 3]
     count = np.sum(sets == first[:, None], axis=1)
-    pairs = np.all((sets == first[:, None]) | (sets == last[:, None]), axis=1)
     value = np.where(count == 3, cubic[first, last], square[first, last])
     value = np.where(count == 1, cubic[last, first], value)
-    if not pairs.all():
-        others = sets[~pairs]
+    hard = of_three_or_four(sets)
+    if hard.any():
+        others = sets[hard]
         if activation.known_as("linear"):
             i, j, k, l = others.T
-            value[~pairs], more = K[i, j] * K[k, l] + K[i, k] * K[j, l] + K[i, l] * K[j, k], np.zeros(len(others))
+            value[hard], more = K[i, j] * K[k, l] + K[i, k] * K[j, l] + K[i, l] * K[j, k], np.zeros(len(others))
         else:
-            parts = [
-                quartic.fourth_moment(activation, K[part[:, :, None], part[:, None, :]])
-                for part in np.split(others, range(CHUNK, len(others), CHUNK))
-            ]
-            value[~pairs], more = (np.concatenate([np.asarray(part[k]) for part in parts]) for k in range(2))
+            value[hard], more, _ = fourth_moments(activation, K[others[:, :, None], others[:, None, :]], advance)
         scale = np.prod(np.diag(square)[others], axis=1) ** 0.25
         error = max(error, float(np.max(more / np.where(scale > 0, scale, 1))))
     if not error <= rtol:

@@ -10,9 +10,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from widefield.answer.progress import bar
 from widefield.question.activation import Activation
 from widefield.question.network import Network
-from widefield.theories.finite_width.untied.averages import Averages, averages_of, quartets
+from widefield.theories.finite_width.untied.averages import (
+    Advance,
+    Averages,
+    averages_of,
+    is_fast,
+    of_three_or_four,
+    quartets,
+    sets_of_four,
+)
 
 Array = np.ndarray
 
@@ -69,47 +78,78 @@ def feeding_widths(network: Network, width: int) -> Array:
     return np.asarray([np.inf, *network.sizes(width)][:n_layers])
 
 
-def march(activation: Activation, K: Array, made: list[Step], wants: Wants, rtol: float) -> Iterator[Layer]:
+class Sources(NamedTuple):
+    """One-neuron covariances that need sets of four samples: pairs ``left`` and ``right``, their sets, and what each is."""
+
+    left: tuple[Array, Array]
+    right: tuple[Array, Array]
+    sets: Array
+    entry: Array
+
+    @classmethod
+    def of(cls, left: tuple[Array, Array], right: tuple[Array, Array], n: int) -> "Sources":
+        parts = (*(v[..., :, None] for v in left), *(v[..., None, :] for v in right))
+        return cls(left, right, *sets_of_four(np.stack(np.broadcast_arrays(*parts), axis=-1), n))
+
+
+def march(
+    title: str, activation: Activation, K: Array, made: list[Step], wants: Wants, rtol: float, progress: bool | None
+) -> Iterator[Layer]:
     """The layers one after the other, beginning with the first, which is Gaussian: nothing fluctuates."""
     n = len(K)
-    n_pairs = n * (n + 1) // 2 if wants.tensor else 0
-    n_chosen = 0 if wants.quadruples is None else len(wants.quadruples)
+    every = np.triu_indices(n)
+    tensor = Sources.of(every, every, n) if wants.tensor else None
+    chosen, n_chosen = None, 0
+    if wants.quadruples is not None:
+        n_chosen = len(wants.quadruples)
+        a, b, c, d = wants.quadruples.T
+        rows = [tuple(np.stack(v, axis=-1) for v in ((p, p, q), (p, q, q))) for p, q in ((a, b), (c, d))]
+        chosen = Sources.of(rows[0], rows[1], n)
+    n_hard = sum(int(of_three_or_four(part.sets).sum()) for part in (tensor, chosen) if part is not None)
+    n_pairs = len(every[0]) if wants.tensor else 0
     blocks = np.zeros((n, n, 3, 3) if wants.pairs else (0, 0, 3, 3))
-    layer = Layer(_within(K), np.zeros((n, n)), blocks, np.zeros((n_pairs, n_pairs)), np.zeros((n_chosen, 3, 3)), 0.0)
-    yield layer
-    for step in made:
-        with np.errstate(over="ignore", invalid="ignore"):
-            layer = _next_layer(activation, layer, step, wants, rtol)
+    layer = Layer(_within(K), np.zeros((n, n)), blocks, np.zeros((n_pairs,) * 2), np.zeros((n_chosen, 3, 3)), 0.0)
+    each = 1e-6 * n**2 + n_hard * (1e-4 if is_fast(activation) else 0.1)
+    with bar(title, len(made) * (1 + n_hard), progress, len(made) * each) as advance:
         yield layer
+        for step in made:
+            with np.errstate(over="ignore", invalid="ignore"):
+                layer = _next_layer(activation, layer, step, wants, tensor, chosen, rtol, advance)
+            advance(1)
+            yield layer
 
 
-def _next_layer(activation: Activation, layer: Layer, step: Step, wants: Wants, rtol: float) -> Layer:
+def _next_layer(
+    activation: Activation,
+    layer: Layer,
+    step: Step,
+    wants: Wants,
+    tensor: Sources | None,
+    chosen: Sources | None,
+    rtol: float,
+    advance: Advance,
+) -> Layer:
     """One step of all recursions."""
     K, w, ratio = layer.kernel, step.weight, step.ratio
     averages = averages_of(activation, K, rtol, vertex=wants.vertex, hessian=wants.correction)
     after, errors = layer._replace(kernel=_within(step.source + w * averages.value)), [averages.error, layer.error]
+
+    def source(part: Sources) -> Array:
+        moment, error = quartets(activation, part.sets, K, averages, rtol, advance)
+        errors.append(error)
+        return moment[part.entry] - averages.value[part.left][..., :, None] * averages.value[part.right][..., None, :]
+
     if wants.correction:
         correction = next_correction(layer.correction, layer.blocks, averages, w, ratio)
         after = after._replace(correction=correction)
     if wants.pairs:
         left = transport(averages, *np.indices(K.shape))
         after = after._replace(blocks=next_block(layer.blocks, pair_source(averages), left, left, w, ratio))
-    if wants.tensor:
-        i, j = np.triu_indices(len(K))
-        index = np.stack(np.broadcast_arrays(i[:, None], j[:, None], i, j), axis=-1)
-        source, error = _quartet_source(activation, K, averages, index, rtol)
-        after = after._replace(matrix=_next_matrix(layer.matrix, source, averages, w, ratio))
-        errors.append(error)
-    if wants.quadruples is not None:
-        a, b, c, d = wants.quadruples.T
-        rows, columns = ([np.stack(v, axis=-1) for v in ((p, p, q), (p, q, q))] for p, q in ((a, b), (c, d)))
-        index = np.stack(
-            np.broadcast_arrays(*(v[:, :, None] for v in rows), *(v[:, None, :] for v in columns)), axis=-1
-        )
-        source, error = _quartet_source(activation, K, averages, index, rtol)
-        sides = transport(averages, a, b), transport(averages, c, d)
-        after = after._replace(chosen=next_block(layer.chosen, source, *sides, w, ratio))
-        errors.append(error)
+    if tensor is not None:
+        after = after._replace(matrix=_next_matrix(layer.matrix, source(tensor), averages, w, ratio))
+    if chosen is not None:
+        sides = (transport(averages, i[:, 1], j[:, 1]) for i, j in (chosen.left, chosen.right))
+        after = after._replace(chosen=next_block(layer.chosen, source(chosen), *sides, w, ratio))
     return after._replace(error=max(errors))
 
 
@@ -168,17 +208,6 @@ def next_correction(correction: Array, block: Array, averages: Averages, weight:
 
 
 # The full tensor, as a matrix over unordered pairs i ≤ j.
-
-
-def _quartet_source(
-    activation: Activation, K: Array, averages: Averages, index: Array, rtol: float
-) -> tuple[Array, float]:
-    """Cov(σ_iσ_j, σ_kσ_l) of one neuron for ``index`` (…, 4); equal sets of four are evaluated once."""
-    unique, back = np.unique(np.sort(index, axis=-1).reshape(-1, 4), axis=0, return_inverse=True)
-    moment, error = quartets(activation, unique, K, averages, rtol)
-    i, j, k, l = np.moveaxis(index, -1, 0)
-    mean = averages.value[i, j] * averages.value[k, l]
-    return moment[back.reshape(-1)].reshape(index.shape[:-1]) - mean, error
 
 
 def _next_matrix(V: Array, source: Array, averages: Averages, weight: float, ratio: float) -> Array:
