@@ -103,7 +103,7 @@ def solving(problem: Problem, method: str, n_paths: int | None, n_samples: int |
             2.0 * n_paths * (rank + shape.n_outputs + 2 * n_matrices * min(n_directions, batch.most_noises(n_paths)))
         )
         n_directions = min(
-            max(n_directions, 2 ** int(np.ceil(np.log2(min(3, n_rows) * most)))), batch.most_noises(n_paths)
+            max(n_directions, 2 ** int(np.ceil(np.log2(max(min(3, n_rows) * most, 1))))), batch.most_noises(n_paths)
         )
         buffers = 4.0 * n_matrices * n_directions * n_paths
     site = depth * n_all * n_paths * (4.5 + 4.5 * problem.n_channels) * (1.75 if depth > 2 else 1)
