@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves
+from widefield.theories.dynamics.memory import DRAWN
 from widefield.theories.dynamics.problem import Problem, total_loss
-from widefield.theories.dynamics.request import DRAWN, Request
+from widefield.theories.dynamics.request import Request
 
 Dims = tuple[str, ...]
 Field = tuple[Dims, Estimate]

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from widefield.answer.boundary import describe_bytes, memory_budget
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.question.training import Training
@@ -19,6 +20,8 @@ from widefield.theories.dynamics.march.step import Physics, Shape
 # that of gradients moves linear networks of 2 … 16 layers by 10 … 550 ε (`LEFT_OUT`); it shrinks as the sampling error does,
 # and with the square of the richness, by which training moves features.
 SAMPLED, PER_ROOT, BACKWARD, LINEAR = 1e-6, 3.2e-5, 10.0, 1e-20
+WHITE = 1e-12  # largest deviation of an input kernel from a multiple of one, relative to it
+PER_STEP = 1000  # bytes that a march leaves at every step, whatever is asked for
 LEFT_OUT = 600.0  # times ε: error of a field, relative to its largest entry, from directions that were not opened
 
 
@@ -138,6 +141,17 @@ class Problem:
         driven = self.task.sequences(self.network.depth).shape[1]
         return self.network.weights == "untied" and driven == 1 and len(self.readouts) == 1
 
+    @cached_property
+    def white(self) -> bool:
+        """Linear, squared loss, no biases, one label per sample, more than two samples, and inputs of any pair of states with a
+        kernel proportional to one.
+        """
+        n, several = self.task.n_samples, np.any(self.network.bias_variances) or self.labels.size != self.task.n_samples
+        if not self.exact or self.loss is not squared or several or n < 3 or not self.labels.any():
+            return False
+        x = self.task.sequences(self.network.depth)
+        return n <= x.shape[2] and _is_white(x[:8]) and _is_white(x)
+
     @property
     def least_output(self) -> float:
         """Outputs smaller than this are zero up to round-off, in units of the labels or of one neuron's."""
@@ -188,6 +202,15 @@ def _gradient(loss: Loss):
     return jax.vmap(jax.vmap(jax.grad(loss)))
 
 
+def _is_white(x: np.ndarray) -> bool:
+    """Whether inputs (sample, state, D) have kernels proportional to one between all pairs of states."""
+    n, n_states = x.shape[:2]
+    size = np.sum(x**2) / (n * n_states)
+    grams = (x[:, k] @ x[:, l].T for k in range(n_states) for l in range(k, n_states))
+    white = (np.abs(gram - np.trace(gram) / n * np.eye(n)).max() <= WHITE * size for gram in grams)
+    return bool(size > 0) and all(white)
+
+
 def problem(network: Network, task: Task, training: Training, responses: bool = True) -> Problem:
     """The question, checked."""
     for name, value, noun in (("network", network, Network), ("task", task, Task), ("training", training, Training)):
@@ -215,6 +238,11 @@ def problem(network: Network, task: Task, training: Training, responses: bool = 
         raise ValueError("`initial_scale` must be one number where the network has biases.")
     if training.richness == 0:
         raise ValueError('`richness` must be a finite positive number, got 0: its limit at 0 is `method="lazy"`.')
+    if PER_STEP * training.steps > memory_budget():
+        raise MemoryError(
+            f"`steps`={training.steps:g} needs {describe_bytes(PER_STEP * training.steps)} of memory, but only "
+            f"{describe_bytes(memory_budget())} may be used: {memory_budget() // PER_STEP} steps would fit."
+        )
     rates, tau = np.append(training.rates, training.rates[-1]), training.momentum_time
     if tau is not None and rates.max() > tau:
         raise ValueError(f"`momentum_time` must be at least the rate {rates.max():g}, got {tau!r}.")

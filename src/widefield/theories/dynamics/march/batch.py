@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from widefield.answer.boundary import describe_bytes, memory_budget
 from widefield.theories.dynamics.curves import to_the_end
 from widefield.theories.dynamics.march import basis, step
 from widefield.theories.dynamics.march.basis import Side
@@ -80,11 +81,12 @@ def march(problem: Problem, n_paths: int, seed: int, batch: int, *, ntk: bool, a
     shape = problem.shape
     physics = problem.physics._replace(tolerance=jnp.asarray(problem.tolerances(n_paths), jnp.float64))
     state, drawn, rng = _begin(problem, shape, physics, n_paths, seed, batch)
-    most, sizes = _most_new(shape, physics), _noise_sizes(problem, physics, len(state.matrices.memory))
+    most, sizes = most_new(shape, physics.inputs.shape[1]), _noise_sizes(problem, physics, len(state.matrices.memory))
     rows: list[tuple] = []
     samples: dict[int, SiteValues] = {}
     stop = None
     for t, rate in enumerate(problem.rates):
+        record = None  # the last one's memory is free again
         state, drawn = _make_room(shape, most, state, drawn, rng, sizes[t])
         state, record, loss, kernel, aligned = _step(shape, problem.loss, physics, state, rate, ntk)
         f, value = np.asarray(record.prediction), float(loss)
@@ -115,13 +117,11 @@ def diverges(outputs: np.ndarray, loss: float, first: float | None) -> bool:
 def _begin(problem: Problem, shape: Shape, physics: Physics, n_paths: int, seed: int, batch: int):
     """White noises and the state before the first step."""
     n_inputs, n_matrices, n_rows = physics.inputs.shape[-1], len(set(shape.matrices)), len(problem.rates)
-    most = _most_new(shape, physics)
-    # room for two steps at least, and for what long runs will open: every doubling costs a compilation
-    wanted = max(2 * most, min(most * n_rows // 4, LARGE_FIRST))
-    n = max(FIRST_DIRECTIONS, 2 ** int(np.ceil(np.log2(max(wanted, 1)))))
+    most = most_new(shape, physics.inputs.shape[1])
+    n = first_directions(most, n_rows)
     n_outer = n_inputs + shape.n_outputs
     least = max(most, n_inputs, shape.n_outputs)
-    if not shape.exact and least > _most_noises(n_paths):
+    if not shape.exact and least > most_noises(n_paths):
         raise TooFewPaths(least, 4 * least)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(batch, 1)))
     if shape.exact:
@@ -129,7 +129,7 @@ def _begin(problem: Problem, shape: Shape, physics: Physics, n_paths: int, seed:
         inner = noise[n_outer:].reshape(n_matrices, 2, n, len(noise))
         inputs, readouts, white = noise[:n_inputs], noise[n_inputs:n_outer], [inner[:, 0], inner[:, 1]]
     else:
-        room, n = _room(n, most * n_rows, n_paths), min(n, _most_noises(n_paths))
+        room, n = _room(n, most * n_rows, n_paths), min(n, most_noises(n_paths))
         blocks = sampled_blocks([n_inputs, shape.n_outputs] + [n] * (2 * n_matrices), n_paths // 2, seed, batch)
         inputs, readouts = (mirrored(whitened(next(blocks)), parity) for parity in (1.0, -1.0))
         white = [jnp.zeros((n_matrices, room, n_paths // 2)) for _ in range(2)]
@@ -139,16 +139,26 @@ def _begin(problem: Problem, shape: Shape, physics: Physics, n_paths: int, seed:
     return start, np.full((n_matrices, 2), n), rng
 
 
-def _most_noises(n_paths: int) -> int:
+def most_noises(n_paths: int) -> int:
     """White noises that pairs of paths can tell apart, with some to spare."""
     return 3 * n_paths // 8
 
 
-def _most_new(shape: Shape, physics: Physics) -> int:
+def enough_paths(n_noises: int, n_paths: int) -> int:
+    """``n_paths``, doubled until they can tell so many noises apart."""
+    return n_paths * 2 ** max(0, int(np.ceil(np.log2(max(8 * n_noises / (3 * n_paths), 1)))))
+
+
+def most_new(shape: Shape, n_samples: int) -> int:
     """Directions that one step may open on one side of one matrix."""
     n_states = max(np.bincount(shape.matrices)) if shape.matrices else 0
-    channels = len(shape.readouts) * shape.n_outputs
-    return int(n_states * physics.inputs.shape[1] * max(channels, 1))
+    return int(n_states * n_samples * max(len(shape.readouts) * shape.n_outputs, 1))
+
+
+def first_directions(most: int, n_rows: int) -> int:
+    """Room for two steps at least, and for what long runs will open: every doubling costs a compilation."""
+    wanted = max(2 * most, min(most * n_rows // 4, LARGE_FIRST))
+    return max(FIRST_DIRECTIONS, 2 ** int(np.ceil(np.log2(max(wanted, 1)))))
 
 
 def _room(n: int, most: int, n_paths: int) -> int:
@@ -177,7 +187,7 @@ def _make_room(
     more = drawn * np.where(short | shape.exact, 2, 1)
     _, n_rows, n_paths = state.matrices.forward.direction.shape
     if not shape.exact:
-        more = np.minimum(more, _most_noises(n_paths))
+        more = np.minimum(more, most_noises(n_paths))
         if (_opened(state) + most > more).any():
             raise TooFewPaths(int(_opened(state).max()), 2 * n_paths, int(state.step))
     if more.max() > n_rows:
@@ -207,6 +217,12 @@ def _noise_sizes(problem: Problem, physics: Physics, n_matrices: int) -> np.ndar
 def _double(shape: Shape, state: State) -> State:
     """Buffers for as many again; coordinates are appended."""
     n_matrices, n, n_paths = state.matrices.forward.direction.shape
+    need = 4 * 8 * n_matrices * 2 * n * n_paths * (2 if shape.exact else 1)
+    if need > memory_budget():
+        raise MemoryError(
+            f"at step {int(state.step)} weights are known in more than {n // 2} directions, and room for twice as many needs "
+            f"{describe_bytes(need)}, but only {describe_bytes(memory_budget())} may be used: take fewer samples or steps."
+        )
     more = 2 * n_matrices * n if shape.exact else 0
     wide = lambda array: jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, more)])  # noqa: E731
     square = lambda array: jnp.pad(array, [(0, 0), (0, n * bool(array.shape[1])), (0, n)])  # noqa: E731

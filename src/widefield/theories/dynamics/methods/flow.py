@@ -9,6 +9,7 @@ import numpy as np
 
 from widefield.answer.certificate import Status
 from widefield.solvers import extrapolation
+from widefield.theories.dynamics import memory
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves, divergence, size
 from widefield.theories.dynamics.methods import lazy, paths
 from widefield.theories.dynamics.problem import Problem, total_loss
@@ -46,8 +47,10 @@ def extrapolated(problem: Problem, request: Request, level: Level) -> TrainingCu
     for k in range(MOST_LEVELS):
         # the same times in 2^k times as many steps; the last rate is that of the row after the last update
         rates = np.append(np.repeat(problem.rates[:-1] / 2**k, 2**k), problem.rates[-1] / 2**k)
-        at = tuple(t * 2**k for t in request.at)
-        curves = level(replace(problem, rates=rates), replace(request, at=at), levels[0].n_paths if levels else None)
+        finer, at = replace(problem, rates=rates), tuple(t * 2**k for t in request.at)
+        if len(levels) >= FLOW_LEVELS and memory.needed(finer, request) > memory.limit():
+            break
+        curves = level(finer, replace(request, at=at), levels[0].n_paths if levels else None)
         if curves.failure is Status.diverged and k + FLOW_LEVELS < MOST_LEVELS:
             levels = []
             continue

@@ -10,8 +10,9 @@ from widefield.theories.dynamics.march.batch import DIVERGED
 from widefield.theories.dynamics.march.kernels import tangent_alignment
 from widefield.theories.dynamics.march.responses import weight_mask
 from widefield.theories.dynamics.march.step import label_cosine
+from widefield.theories.dynamics.memory import KERNELS
 from widefield.theories.dynamics.problem import Problem, total_loss
-from widefield.theories.dynamics.request import KERNELS, Request
+from widefield.theories.dynamics.request import Request
 from widefield.theories.prior.core import Target, fill_matrices
 
 PRIOR_RTOL = 1e-10  # of averages in the random network

@@ -7,6 +7,7 @@ from typing import TypeVar
 import numpy as np
 
 from widefield.answer.progress import bar
+from widefield.theories.dynamics import memory
 from widefield.theories.dynamics.curves import (
     Estimate,
     TrainingCurves,
@@ -18,10 +19,10 @@ from widefield.theories.dynamics.curves import (
 from widefield.theories.dynamics.march import kernels, responses
 from widefield.theories.dynamics.march.batch import Arrays, Batch, TooFewPaths, march
 from widefield.theories.dynamics.march.step import gradient_shares
+from widefield.theories.dynamics.memory import DRAWN, FIRST_PATHS, N_BATCHES
 from widefield.theories.dynamics.problem import LEFT_OUT, Problem
-from widefield.theories.dynamics.request import AVERAGED, DRAWN, FIRST_PATHS, Request
+from widefield.theories.dynamics.request import AVERAGED, Request
 
-N_BATCHES = 8
 MOST_PATHS = 2**17
 N_DRAWN = 1024  # samples that are drawn where linear networks have coordinates
 MOST_KICKED = 2**14  # paths that are taken unasked to resolve kinks
@@ -46,7 +47,9 @@ def solve(problem: Problem, request: Request) -> TrainingCurves:
     needed = 1.1 * curves.paths_needed
     if (curves.n_paths or 0) < needed <= MOST_KICKED:  # for kicks at kinks
         curves = sampled(problem, request, 2 ** int(np.ceil(np.log2(needed))), fixed=False)
-    while curves.failure is None and curves.error > curves.rtol and 4 * (curves.n_paths or 0) <= MOST_PATHS:
+    while (
+        curves.failure is None and curves.error > curves.rtol and may_have(problem, request, 4 * (curves.n_paths or 0))
+    ):
         curves = sampled(problem, request, 4 * (curves.n_paths or 0), fixed=False)
     return with_note(curves)
 
@@ -63,16 +66,23 @@ def with_note(curves: TrainingCurves) -> TrainingCurves:
 def sampled(problem: Problem, request: Request, n_paths: int, *, fixed: bool) -> TrainingCurves:
     """Means over batches of ``n_paths``, or more unless their number is ``fixed``."""
     one = lambda n: gather(problem, all_batches(problem, request, n), request, n)  # noqa: E731
-    return with_enough_paths(one, n_paths, fixed)
+    return with_enough_paths(problem, request, one, n_paths, fixed)
 
 
-def with_enough_paths(make: Callable[[int], Made], n_paths: int, fixed: bool) -> Made:
+def may_have(problem: Problem, request: Request, n_paths: int) -> bool:
+    """Whether so many paths are allowed, and fit in memory."""
+    return n_paths <= MOST_PATHS and memory.needed(problem, request, n_paths) <= memory.limit()
+
+
+def with_enough_paths(
+    problem: Problem, request: Request, make: Callable[[int], Made], n_paths: int, fixed: bool
+) -> Made:
     """``make(n_paths)``; twice the paths where directions need them, unless their number is ``fixed``."""
     while True:
         try:
             return make(n_paths)
         except TooFewPaths:
-            if fixed or 2 * n_paths > MOST_PATHS:
+            if fixed or not may_have(problem, request, 2 * n_paths):
                 raise
         n_paths *= 2
 
@@ -93,7 +103,7 @@ def _to_tolerance(problem: Problem, request: Request, rtol: float) -> TrainingCu
         bias = np.abs(curves.prediction.value - before.prediction.value) / 3
         error = relative_error(curves.prediction, problem.readouts, bias, problem.least_output)
         curves = replace(curves, error=error)
-        last = 16 * before.n_paths > MOST_PATHS
+        last = not may_have(problem, request, 16 * before.n_paths)
         if last or (error <= rtol and not curves.paths_needed):
             return with_note(curves)
         before = curves

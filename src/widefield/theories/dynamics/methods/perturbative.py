@@ -19,9 +19,10 @@ import numpy as np
 
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves, over_batches, relative_error, size
 from widefield.theories.dynamics.march.batch import Batch
+from widefield.theories.dynamics.memory import FIRST_PATHS
 from widefield.theories.dynamics.methods import lazy, paths
 from widefield.theories.dynamics.problem import Problem, squared
-from widefield.theories.dynamics.request import AVERAGED, FIRST_PATHS, Request
+from widefield.theories.dynamics.request import AVERAGED, Request
 
 # Richnesses, times the size of the labels, at which the orders are measured: the expansion is in this product. Smaller ones
 # would lose digits to the directions that the march drops.
@@ -40,7 +41,7 @@ def solve(problem: Problem, request: Request) -> TrainingCurves:
     curves = _orders(problem, request)
     adaptive = request.rtol is not None or request.paths is None
     while adaptive and curves.failure is None and curves.error > curves.rtol and curves.n_paths is not None:
-        if 4 * curves.n_paths > paths.MOST_PATHS:
+        if not paths.may_have(problem, request, 4 * curves.n_paths):
             break
         curves = _orders(problem, replace(request, paths=4 * curves.n_paths))
     return paths.with_note(curves)
@@ -54,7 +55,8 @@ def _orders(problem: Problem, request: Request) -> TrainingCurves:
     n_paths, levels = None, [[paths.one_batch(each, request, 0, 1)] for each in at if problem.exact]
     if not problem.exact:
         every = lambda n: (n, [paths.all_batches(each, request, n) for each in at])  # noqa: E731
-        n_paths, levels = paths.with_enough_paths(every, request.paths or FIRST_PATHS, request.paths is not None)
+        chosen = request.paths is not None
+        n_paths, levels = paths.with_enough_paths(problem, request, every, request.paths or FIRST_PATHS, chosen)
     static = lazy.solve(problem, replace(request, fields=(), at=()))
     marched = [paths.gather(problem, level, request, n_paths) for level in levels]
     failed = [one for one in (static, *marched) if one.failure is not None or not one.checks["residual"].met]

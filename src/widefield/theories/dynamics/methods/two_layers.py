@@ -19,20 +19,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from widefield.answer.boundary import memory_budget
 from widefield.answer.progress import bar
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves, divergence, size, to_the_end
 from widefield.theories.dynamics.march import kernels, noise
 from widefield.theories.dynamics.march.batch import SiteValues, diverges
 from widefield.theories.dynamics.march.step import Physics, initial_scales, label_alignment
+from widefield.theories.dynamics.memory import BLOCK, DRAWN, FIRST_PATHS, KERNELS, N_BATCHES
 from widefield.theories.dynamics.methods.nodes import HOMOGENEOUS, MOST_DIMENSIONS, Rule, rules
-from widefield.theories.dynamics.methods.paths import N_BATCHES
 from widefield.theories.dynamics.problem import Problem, total_loss
-from widefield.theories.dynamics.request import DETERMINISTIC_RTOL, DRAWN, FIRST_PATHS, KERNELS, Request
+from widefield.theories.dynamics.request import DETERMINISTIC_RTOL, Request
 
 GOAL = 1e-4  # of the error of outputs where no rtol is given: aimed at; the default rtol is still accepted
 MOST_NODES, MOST_NODES_ASKED = 2**20, 2**23  # without and with rtol
 MOST_WORK = 16  # of a flow: evaluations per step and node of the largest rule
-BLOCK = 8192  # nodes whose whole history is held at once
 
 
 class Site(NamedTuple):
@@ -84,7 +84,8 @@ def solve(problem: Problem, request: Request) -> TrainingCurves | None:
 
 def refined(problem: Problem, request: Request) -> tuple[RuleCurves | None, RuleCurves | None, float]:
     """The last two rules and how far apart their outputs are."""
-    most = MOST_NODES if request.rtol is None else MOST_NODES_ASKED
+    per_node = 8 * (len(problem.inputs.root[0]) + 2) * (8 + 2 * problem.shape.n_outputs)
+    most = min(MOST_NODES if request.rtol is None else MOST_NODES_ASKED, memory_budget() // per_node)
     flow, activation = problem.training.flow, problem.network.activation
     homogeneous = activation.is_named and activation.name in HOMOGENEOUS
     factor = problem.inputs.root[0, : problem.task.n_samples]

@@ -4,7 +4,7 @@ Rotations of the samples, :math:`x \to Ox, y \to Oy`, leave a linear network and
 :math:`K^x \propto 1` the rotation that turns :math:`y` into one axis leaves all other samples without labels and
 orthogonal to it: they move nothing and their outputs stay zero. One of them stands for all, Eq. (dynamics.24), and the march of
 two samples, the labels' direction and one across it, does the work. Test inputs may lie anywhere. Error: K^x ∝ 1 is
-required to `WHITE`.
+required to a rounding.
 """
 
 from dataclasses import replace
@@ -14,22 +14,13 @@ import numpy as np
 from widefield.question.task import Task
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves
 from widefield.theories.dynamics.methods import flow, paths
-from widefield.theories.dynamics.problem import Inputs, Problem, squared
+from widefield.theories.dynamics.problem import Inputs, Problem
 from widefield.theories.dynamics.request import Request
-
-WHITE = 1e-12  # largest deviation of the input kernel from a multiple of one, relative to it
 
 
 def covers(problem: Problem, request: Request) -> bool:
-    """Linear, squared loss, no biases, one label per sample, more than two samples, and white inputs at every state."""
-    network, task = problem.network, problem.task
-    if not problem.exact or request.method != "full" or problem.loss is not squared:
-        return False
-    if task.n_samples < 3 or problem.labels.size != task.n_samples or np.any(network.bias_variances):
-        return False
-    if request.responses or not problem.labels.any():
-        return False
-    return _is_white(task.sequences(network.depth))
+    """White inputs at every state."""
+    return request.method == "full" and problem.white and not request.responses
 
 
 def solve(problem: Problem, request: Request) -> TrainingCurves:
@@ -52,17 +43,6 @@ def solve(problem: Problem, request: Request) -> TrainingCurves:
         curves, prediction=curves.prediction.each(outputs),
         kernels=kernels, draws=_draws(curves, request, along), diagnostics=curves.diagnostics | {"solver": "whitened"},
     )  # fmt: skip
-
-
-def _is_white(x: np.ndarray) -> bool:
-    """Whether inputs (sample, state, D) have kernels proportional to one between all pairs of states."""
-    n, n_states = x.shape[:2]
-    if n > x.shape[2]:
-        return False
-    size = np.sum(x**2) / (n * n_states)
-    grams = (x[:, k] @ x[:, l].T for k in range(n_states) for l in range(k, n_states))
-    white = (np.abs(gram - np.trace(gram) / n * np.eye(n)).max() <= WHITE * size for gram in grams)
-    return bool(size > 0) and all(white)
 
 
 def _rotated(task: Task, along: np.ndarray) -> Task:
