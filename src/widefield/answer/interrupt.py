@@ -42,7 +42,8 @@ class _Worker(threading.Thread):
 
 
 _workers: list[_Worker] = []  # the last one takes calls, the others were interrupted and perhaps still compute
-os.register_at_fork(after_in_child=_workers.clear)  # a child process has none of its parent's threads
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_workers.clear)  # a child process has none of its parent's threads
 
 
 def interruptible(call: Callable[[], Any]) -> Any:
