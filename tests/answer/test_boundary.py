@@ -62,7 +62,7 @@ def test_the_limit_is_four_fifths_of_what_is_free(monkeypatch):
         MemoryError, match=r"^`width` 3 need 801 bytes, but only 800 bytes may be used: 1 kB are free. Low"
     ):
         boundary.require_memory(801, "`width` 3", "Lower it.")
-    with pytest.raises(MemoryError, match=r"`quantities` need 1.01 kB .* only 800 bytes may be used: 1 kB are free"):
+    with pytest.raises(MemoryError, match=r"`quantities` need 1.01 kB .* only 400 bytes may be used: 1 kB are free"):
         choose_quantities(("hidden", "output"), SIZES)
 
 

@@ -249,7 +249,7 @@ def test_tracers_are_pointed_to_the_core(argument, call, value):
 
 
 def test_what_does_not_fit_is_left_out_and_named(monkeypatch):
-    monkeypatch.setattr(boundary, "memory_budget", lambda: 2 * 16 * 8)
+    monkeypatch.setattr(boundary, "memory_budget", lambda: boundary.COPIES * 2 * 16 * 8)
     solution = wf.prior(network("erf"), wf.Task(X))
     assert set(solution.data.data_vars) == {"output", "ntk"}
     assert set(solution.certificate.left_out) == {"readout", "hidden", "feature"}

@@ -84,6 +84,8 @@ def load(path: str | os.PathLike) -> Solution:
             if attrs.get("format") != FORMAT:
                 raise ValueError(f"its format is {attrs.get('format')!r}, not {FORMAT}")
             return _assemble(groups, attrs)
+        except MemoryError:
+            raise
         except Exception as error:  # the readers of HDF5, NetCDF and JSON have many kinds
             raise ValueError(f"`path` is no widefield file that can be read: {str(path)!r} ({error!r}).") from error
 
@@ -112,13 +114,9 @@ def _refuse_what_is_not_inside(file: BinaryIO) -> None:
     import h5py
 
     with h5py.File(file, "r") as root:
-        groups, arrays = [root], []
-        for group in groups:
-            if any(not isinstance(group.get(name, getlink=True), h5py.HardLink) for name in group):
-                raise ValueError("it has links to other places")
-            arrays += [item for item in group.values() if isinstance(item, h5py.Dataset)]
-            if group is root:
-                groups += [item for item in group.values() if isinstance(item, h5py.Group)]
+        items = _items(root)
+        items += [item for group in items if isinstance(group, h5py.Group) for item in _items(group)]
+        arrays = [item for item in items if isinstance(item, h5py.Dataset)]
         if any(array.external or array.is_virtual for array in arrays):
             raise ValueError("it has arrays in other files")
         dimension = b"This is a netCDF dimension but not a netCDF variable"
@@ -126,6 +124,14 @@ def _refuse_what_is_not_inside(file: BinaryIO) -> None:
         if sum(array.size * array.dtype.itemsize for array in stored) > os.fstat(file.fileno()).st_size:
             raise ValueError("it has arrays that are larger than the file")
     file.seek(0)
+
+
+def _items(group) -> list[Any]:
+    import h5py
+
+    if not all(isinstance(group.get(name, getlink=True), h5py.HardLink) for name in group):
+        raise ValueError("it has links to other places")
+    return list(group.values())
 
 
 def write_atomically(path: str | os.PathLike, content: Any, *rest: bytes) -> Path:
@@ -170,7 +176,7 @@ def _scratch(folder: Path) -> tuple[BinaryIO, Path]:
     """A new file that is locked as long as it is open."""
     while True:
         scratch = folder / f".widefield-{secrets.token_hex(8)}.part"
-        file = open(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666), "rb+", buffering=0)  # noqa: SIM115
+        file = open(scratch, "xb", buffering=0)  # noqa: SIM115
         with suppress(OSError):  # a file system without locks: nobody can remove what is not locked
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX)
