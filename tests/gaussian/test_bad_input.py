@@ -1,12 +1,15 @@
 """Bad input raises a `ValueError` that names the argument and what is allowed."""
 
+import time
+
 import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from widefield.gaussian import expectation
+from widefield.gaussian import expectation, kernel_for
+from widefield.gaussian.quartic import fourth_moment
 
 NAMES = ("variance", "variance_", "covariance")
 
@@ -60,6 +63,53 @@ def test_shapes_must_broadcast():
 def test_the_activation_must_be_known(activation):
     with pytest.raises(ValueError, match="`activation`"):
         expectation(activation, 1.0, 1.0, 0.5)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "exp"])
+@pytest.mark.parametrize("name", NAMES[:2])
+@pytest.mark.parametrize(
+    "value", [5e-324, 1e-151, 1e151, 1.7e308, 10**400, np.ma.masked_array([1.0], [True]), object()]
+)
+def test_variances_whose_products_are_no_numbers_are_refused(activation, name, value):
+    """relu at variance 1e-300 used to be 0 ± 7e-315: a determinant of rounded products vanishes there."""
+    start = time.perf_counter()
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        expectation(activation, **dict(zip(NAMES, (1.0, 1.0, 0.0), strict=True)) | {name: value})
+    assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize("activation", ["relu", "erf", "gelu", "quadratic", "tanh"])
+@pytest.mark.parametrize("variance", [1e-150, 1e-60, 1e60])
+def test_extreme_variances_scale(activation, variance):
+    """Powers of the variance at zero and at the end: φ ~ x or x/2 near zero, and x, sign x or x² far out."""
+    given = expectation(activation, variance, variance, variance)
+    near = {"relu": 0.5, "erf": 4 / np.pi, "gelu": 0.25, "tanh": 1.0, "quadratic": 3 * variance}[activation] * variance
+    far = {"relu": 0.5 * variance, "erf": 1.0, "gelu": 0.5 * variance, "tanh": 1.0, "quadratic": 3 * variance**2}
+    exact = near if variance < 1 else far[activation]
+    assert abs(given.value - exact) <= given.error + 1e-14 * exact
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("orders", [(10**30, 0), (0, 9), {0, 1}, np.ones(2), "00", np.array(1)])
+def test_orders_that_would_never_compile_are_refused(activation, orders):
+    with pytest.raises(ValueError, match="`orders"):
+        expectation(activation, 1.0, 1.0, 0.5, orders)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200, 1.7e308])
+@pytest.mark.parametrize("activation", ["relu", "erf", "tanh", "exp"])
+def test_four_nodes_need_moderate_covariances(activation, size):
+    with pytest.raises(ValueError, match="`covariance`"):
+        fourth_moment(activation, size * np.eye(4)[None])
+
+
+@pytest.mark.parametrize("largest", [np.nan, np.inf, -1.0, "one", None, 1j])
+def test_a_kernel_is_for_a_finite_variance(largest):
+    for activation in ("relu", "tanh"):
+        with pytest.raises(ValueError, match="`largest`"):
+            kernel_for(activation, largest)
+    with pytest.raises(ValueError, match="`activation`"):
+        kernel_for(None, 1.0)
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])

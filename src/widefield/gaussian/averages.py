@@ -18,8 +18,10 @@ from widefield.question import checks
 from widefield.question.activation import Activation, as_activation
 
 EPS = float(np.finfo(float).eps)
-# Closed forms in which a rounding of the variances is magnified by the variances.
-MAGNIFIED = ("exp", "rbf", "sin", "cos", "erf", "gelu")
+# Closed forms in which a rounding of the variances is magnified by the variances; in an arcsine by 1/√EPS at most.
+MAGNIFIED = {"exp": math.inf, "rbf": math.inf, "sin": math.inf, "cos": math.inf, "erf": EPS**-0.5, "gelu": EPS**-0.5}
+LARGEST = 1e150  # variance, and its inverse the smallest
+HIGHEST = 8  # order: compilation grows with it
 SIZES = (1, 16, 256)  # of tiles of a series: few, because each is compiled once
 SCATTERED = 4096  # pairs without the structure of a matrix, at a time
 
@@ -64,14 +66,16 @@ def expectation(
     activation = as_activation(activation)
     checks.choice("method", method, ("auto", "closed", "series", "quadrature"))
     rtol = checks.tolerance("rtol", rtol, 1e-13)
-    try:
-        i, j = orders
-    except (TypeError, ValueError):
-        raise ValueError(f"`orders` must be two derivative orders such as (1, 1), got {orders!r}.") from None
-    orders = checks.integer("orders[0]", i, 0), checks.integer("orders[1]", j, 0)
+    if not isinstance(orders, tuple | list) or len(orders) != 2:
+        raise ValueError(f"`orders` must be two derivative orders such as (1, 1), got {orders!r}.")
+    i, j = (checks.integer(f"orders[{n}]", order, 0) for n, order in enumerate(orders))
+    if max(i, j) > HIGHEST:
+        raise ValueError(f"`orders` must be at most {HIGHEST}, got {(i, j)}.")
+    orders = i, j
     q, p, c = _pairs(variance, variance_, covariance)
     if method == "closed" or (method == "auto" and closed.has_closed_form(activation, orders)):
-        value, error, used = *_closed(activation, orders, q, p, c), "closed"
+        with np.errstate(over="ignore", invalid="ignore"):  # said below, with the numbers
+            value, error, used = *_closed(activation, orders, q, p, c), "closed"
     else:
         value, error, used = _numerical(activation, orders, q, p, c, method, rtol)
     if not (np.isfinite(value).all() and np.isfinite(error).all()):
@@ -86,10 +90,17 @@ def expectation(
 def _pairs(variance: Any, variance_: Any, covariance: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The three arguments, checked and broadcast."""
     named = {"variance": variance, "variance_": variance_, "covariance": covariance}
+    for name, v in named.items():
+        if np.ma.isMaskedArray(v):
+            raise ValueError(f"`{name}` must be a plain array, got a masked one.")
     arrays = {k: checks.real_array(k, v, range(9), "real numbers")[0] for k, v in named.items()}
     for name in ("variance", "variance_"):
-        if np.any(arrays[name] < 0):
-            raise ValueError(f"`{name}` must be non-negative, got {arrays[name].min()}.")
+        v = arrays[name]
+        if np.any(v < 0):
+            raise ValueError(f"`{name}` must be non-negative, got {v.min()}.")
+        out = v[(v > LARGEST) | ((v > 0) & (v < 1 / LARGEST))]
+        if out.size:  # products of two are taken
+            raise ValueError(f"`{name}` must be 0 or lie between {1 / LARGEST:g} and {LARGEST:g}, got {out[0]:g}.")
     try:
         q, p, c = np.broadcast_arrays(*arrays.values())
     except ValueError:
@@ -118,7 +129,7 @@ def _closed(activation: Activation, orders: Orders, q, p, c) -> tuple[np.ndarray
         return value, 64 * EPS * np.abs(value)
     norms = (_closed_moment(activation, (k, k), v, v, v) for k, v in zip(orders, (q, p), strict=True))
     scale = math.prod(np.sqrt(np.asarray(norm)) for norm in norms)
-    magnified = 1 + (q + p if activation.name in MAGNIFIED else 0.0)
+    magnified = 1 + np.minimum(q + p, MAGNIFIED.get(activation.name, 0.0))
     return value, 64 * EPS * magnified * np.maximum(np.abs(value), np.where(np.isfinite(scale), scale, 0.0))
 
 

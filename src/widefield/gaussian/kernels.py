@@ -18,10 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from widefield.answer.boundary import working_dtype
 from widefield.answer.certificate import SolveError
 from widefield.gaussian import closed, quadrature, rules
 from widefield.gaussian.steepness import level_of, steepness
-from widefield.question.activation import Activation
+from widefield.question import checks
+from widefield.question.activation import Activation, as_activation
 
 Table = dict[str, Array]
 Orders = tuple[int, int]
@@ -394,7 +396,7 @@ def _split_change(breaks: tuple[float, ...], function: Callable, q: float, edges
 
 
 def kernel_for(
-    activation: Activation,
+    activation: str | Activation,
     largest: float,
     dtype: Any = "float64",
     *,
@@ -406,6 +408,8 @@ def kernel_for(
     ``orders`` are the derivatives that the series holds. ``adaptive`` makes it faster at the price of its reverse-mode
     derivative.
     """
+    activation, dtype = as_activation(activation), working_dtype(dtype)
+    largest = checks.nonnegative("largest", largest)
     if closed.has_closed_form(activation):
         return ClosedKernel(activation)
-    return series_kernel(activation, level_of(largest), np.dtype(dtype).name, adaptive, orders)
+    return series_kernel(activation, level_of(largest), dtype.name, adaptive, orders)

@@ -18,6 +18,7 @@ from widefield.gaussian.quartic_sign import EPS, PAIRS, erf_gradient, erf_moment
 from widefield.question import checks
 from widefield.question.activation import Activation, as_activation
 
+LARGEST = 1e150
 PHASES = {
     "sin": (1.0, -0.5 * math.pi, 1.0),
     "cos": (1.0, 0.0, 1.0),
@@ -104,6 +105,8 @@ def _covariances(covariance: Any) -> np.ndarray:
     if C.shape[1:] != (4, 4):
         raise ValueError(f"`covariance` must have shape (batch, 4, 4), got {C.shape}.")
     size = np.abs(C).max(axis=(1, 2), keepdims=True)
+    if size.max() > LARGEST or np.any((size > 0) & (size < 1 / LARGEST)):  # products of two are taken
+        raise ValueError(f"`covariance` must be 0 or lie between {1 / LARGEST:g} and {LARGEST:g}, got {size.max():g}.")
     if np.any(np.abs(C - C.transpose(0, 2, 1)) > 1e-12 * size):
         raise ValueError("`covariance` must be symmetric.")
     q = np.einsum("bii->bi", C)

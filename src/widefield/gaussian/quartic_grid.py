@@ -28,6 +28,7 @@ TARGET = 1e-10  # of the scale
 BARYCENTRIC = np.array([(-1.0) ** k * math.comb(WIDTH - 1, k) for k in range(WIDTH)])  # weights of equal steps
 BLOCK = 2**13  # nodes summed at a time: one shape to compile
 LARGEST = 2**22  # nodes of one average
+WIDEST = 1e3  # standard deviation: long before it no spacing is fine enough
 MODES = ((0, 0, 0, 0),)
 SLOPES = tuple(
     tuple((e == m) + (f == m) for m in range(4)) for e in range(4) for f in range(e, 4)
@@ -133,6 +134,8 @@ def averages(activation: Activation, C: np.ndarray, gradient: bool) -> tuple[np.
     """Values (batch, 1 or 10) and error estimates of <φφφφ> or of <∂_e∂_f(φφφφ)> with e ≤ f."""
     L, order = pivoted_cholesky(C)
     largest = math.sqrt(float(np.einsum("bii->bi", C).max(initial=0.0)))
+    if largest > WIDEST:
+        raise ValueError(f"`covariance` must have variances up to {WIDEST**2:g} for {activation}, got {largest**2:g}.")
     # A table for the largest standard deviation with a spacing of at most 0.06.
     n_points = 2 * (2 ** math.ceil(math.log2(max(largest, 0.25) * (REACH + 1.5) / 0.06)) + WIDTH)
     value, error = (np.stack(v) for v in zip(*(_refine(activation, gradient, n_points, f) for f in L), strict=True))
