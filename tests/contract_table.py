@@ -141,7 +141,7 @@ TIED_WIDTH = Row(
 )  # fmt: skip
 WIDTH_REGRESSION = Row(
     "finite_width regression", wf.finite_width, {"network": DEEP, "task": LABELED}, "noise",
-    options={"width": 30, "noise": 0.1}, fails=Case(OVERFLOW, Status.nonfinite),
+    options={"width": 60, "noise": 0.1}, fails=Case(OVERFLOW, Status.nonfinite),
     large=Case({"task": MANY, "quantities": "vertex"}, "vertex"),
 )  # fmt: skip
 LINEAR_POSTERIOR = Row(

@@ -139,7 +139,13 @@ def test_couplings_refuse_what_they_cannot_say(solution):
     assert couplings(twice, samples=[0]).metric.shape == (4, 1, 1)
     with pytest.raises(ValueError, match="finite_width"):
         couplings(wf.prior(NET, wf.Task(X)))
-    assert couplings(solution, m=49).notes and not couplings(solution, m=1).notes
+    assert couplings(solution, m=1).status is wf.Status.success
+    with pytest.raises(wf.SolveError, match=r"m V/\(nK²\) reaches 0.58, more than 0.3; a solution of width 97 or more"):
+        couplings(solution, m=49)
+    beyond = couplings(solution, m=49, throw=False)
+    assert beyond.status is wf.Status.inaccurate and np.isfinite(beyond.quartic).all()
+    assert couplings(finite_width(NET, wf.Task(X), width=97), m=49).status is wf.Status.success
+    assert couplings(finite_width(NET, wf.Task(X), width=96), m=49, throw=False).status is wf.Status.inaccurate
 
 
 def test_nearly_dependent_samples_are_inaccurate():
@@ -165,6 +171,30 @@ def test_undeclared_jumps_are_inaccurate(solution):
     assert partial.certificate.error > 1e-8
     with pytest.raises(wf.SolveError, match="inaccurate"):
         neuron_covariance(solution, step, jnp.square)
+
+
+@pytest.mark.parametrize("place", [0.1234, -0.77, 1.301])
+@pytest.mark.parametrize("width", [0.05, 3e-3])
+@pytest.mark.parametrize("samples", [(1,), (0, 2)])
+def test_spikes_between_nodes_are_resolved_or_flagged(solution, place, width, samples):
+    """A narrow Gaussian of the first preactivation: its average is a Gaussian density, however few nodes lie under it."""
+    spike = lambda z, *other: jnp.exp(-(((z - place) / width) ** 2) / 2)  # noqa: E731
+    K = solution.kernel.values[-1, samples[0], samples[0]]
+    exact = width / np.sqrt(K + width**2) * np.exp(-(place**2) / (2 * (K + width**2)))
+    average = neuron_average(solution, spike, samples=samples, throw=False)
+    assert abs(average.leading - exact) <= average.value_error + 1e-12
+    assert average.status is wf.Status.success or average.certificate.error > 1e-8
+
+
+def test_averages_that_do_not_exist_are_no_success(solution):
+    """exp(z²/K) has no mean: what the ends of the nodes carry says so. exp(z) has one."""
+    K = solution.kernel.values[-1, 0, 0]
+    with pytest.raises(wf.SolveError, match="inaccurate"):
+        neuron_average(solution, lambda z: jnp.exp(z**2 / K))
+    with pytest.raises(wf.SolveError, match="inaccurate"):
+        neuron_covariance(solution, jnp.square, lambda z: jnp.exp(z**2 / K))
+    growing = neuron_average(solution, jnp.exp)
+    assert growing.status is wf.Status.success and growing.leading == pytest.approx(np.exp(K / 2), rel=1e-9)
 
 
 @pytest.mark.parametrize("layer", [1, 2, 3])

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -137,3 +138,11 @@ def test_bad_input_and_short_flows():
     shorter = at("quadratic", 0.2, layers=32)
     assert len(shorter.layer) < 9 and all(np.isnan(shorter.data[name]) for name in FITS)
     assert np.isnan(shorter.depth_to_width)
+
+
+def test_what_is_known_of_no_correction_is_nothing():
+    """A ramp has a vertex but no correction: its slope is NaN, not the slope of zeros."""
+    ramp = wf.Activation(lambda x: jnp.clip(x, -1, 1), breaks=(-1, 1), name="ramp")
+    flow = at(ramp, 1.0, layers=16)
+    assert flow.certificate.left_out == ("correction",) and np.isfinite(flow.vertex_slope)
+    assert np.isnan(flow.correction_slope) and np.isnan(flow.correction_slope_error)

@@ -283,7 +283,9 @@ def test_deep_and_recurrent_networks(net, seed, size, wrong):
 def test_a_likelihood_that_varies_between_networks_is_no_success():
     """Var ln L = 33 at width 4: numbers, but no success; at the width that the certificate names it is one."""
     net = wf.DNN(2, "relu", weight_variance=2.0)
-    with pytest.raises(wf.SolveError, match="log likelihood varies between networks.*width \\d+, more noise or fewer labels"):
+    with pytest.raises(
+        wf.SolveError, match="log likelihood varies between networks.*width \\d+, more noise or fewer labels"
+    ):
         regression(net, TASK, width=40, noise=0.02)
     narrow = regression(net, TASK, width=40, noise=0.02, throw=False)
     assert narrow.status is wf.Status.inaccurate and np.isfinite(narrow.test_prediction).all()

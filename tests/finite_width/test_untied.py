@@ -257,7 +257,10 @@ def test_beyond_the_trusted_depth_there_is_no_success(quantities):
         solve(40)
     narrow = solve(40, throw=False)
     assert narrow.status is wf.Status.inaccurate
-    assert narrow.certificate.checks["expansion"].value == pytest.approx(1.0) and not narrow.certificate.checks["expansion"].met
+    assert (
+        narrow.certificate.checks["expansion"].value == pytest.approx(1.0)
+        and not narrow.certificate.checks["expansion"].met
+    )
     assert narrow.certificate.diagnostics == {"trusted_layers": 3, "width_needed": math.ceil(5 * 8 / 0.3)}
     assert solve(134).status is wf.Status.success and solve(133, throw=False).status is wf.Status.inaccurate
     assert finite_width(net, wf.Task(X[:1]), width=1, quantities="kernel").status is wf.Status.success

@@ -33,6 +33,7 @@ from widefield.theories.finite_width.untied.solve import UntiedExpansion
 
 MAX_WIDTH = 10**15  # whole numbers that floats still tell apart
 MAX_NAMES = 100
+BASE = 20_000_000  # bytes that any call takes
 
 
 @x64
@@ -196,7 +197,7 @@ def _peak(
         work = source.work(question, fields if source is expansion else (), points, readout=True)
     else:
         work = expansion.work(question, fields, math.ceil(share * len(question.inputs[0])), readout=False)
-    return 5 * share * question.task.x.nbytes + work.kept + max(work.passing, values + work.after)
+    return BASE + 5 * share * question.task.x.nbytes + work.kept + max(work.passing, values + work.after)
 
 
 def _refuse(peak: Callable[..., float], question: Question, names: tuple[str, ...]) -> None:
@@ -236,7 +237,7 @@ def _question(network: Any, task: Any, width: Any, quadruples: Any, rtol: Any, p
     task.sequences(network.depth)
     task.supervised_states(network.depth)
     if checks.integer("width", width, 1) > MAX_WIDTH:
-        raise ValueError(f"`width` must be an integer of at most {MAX_WIDTH:.0e}, got {width:.3e}.")
+        raise ValueError(f"`width` must be an integer of at most {MAX_WIDTH:.0e}, got {str(width)[:30]}.")
     rtol = checks.tolerance("rtol", rtol, 1e-11)
     return Question(network, task, int(width), rtol, progress, _quadruples(quadruples, task.n_samples))
 

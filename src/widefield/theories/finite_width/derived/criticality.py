@@ -33,7 +33,7 @@ from widefield.theories.prior.core import find_depth_limit
 
 RANGE = 1e20  # kernels beyond this, or below its inverse, end the flow: there is nothing new to see
 NO_POWER_LAW = 0.2  # an exponent that is less certain than this is none
-LAYER_BYTES = 6000  # that a layer takes, with the fields made of it
+LAYER_BYTES = 12_000  # that a layer takes, with the fields made of it
 EDGE = 1e-9  # of a susceptibility around one
 LIMITS = (
     "variance", "correlation", "susceptibility", "variance_depth_scale", "correlation_depth_scale",
@@ -100,8 +100,9 @@ def criticality(
         "correction": (PAIR, np.stack([layer.correction for layer in flow])),
     }
     left_out = () if refuse(network.activation) is None else ("correction",)
-    for name in left_out:
-        del fields[name]
+    if left_out:  # nothing is known of it, its limit included
+        del fields["correction"]
+        fields |= {name: ((), math.nan) for name in ("correction_slope", "correction_slope_error")}
     certificate = Certificate(
         "criticality",
         verdicts,

@@ -31,7 +31,7 @@ LEVELS = 12
 SHIFTED = np.array([0.0, 0.382])
 RULES = {  # by the number of samples: fractions at which every panel is split, and nodes; the first rule gives the value
     1: ((np.arange(64) / 64, 16), (np.zeros(1), 16), (SHIFTED, 10)),
-    2: ((np.arange(2) / 2, 16), (np.zeros(1), 16), (SHIFTED, 10)),
+    2: ((np.arange(2) / 2, 12), (np.zeros(1), 16), (SHIFTED, 8)),
 }
 BLOCK = 2**18  # nodes at a time
 MOST_NODES = 1e9

@@ -109,7 +109,8 @@ def march(
     n_pairs = len(every[0]) if wants.tensor else 0
     blocks = np.zeros((n, n, 3, 3) if wants.pairs else (0, 0, 3, 3))
     layer = Layer(_within(K), np.zeros((n, n)), blocks, np.zeros((n_pairs,) * 2), np.zeros((n_chosen, 3, 3)), 0.0)
-    each = 1e-6 * n**2 + n_hard * (1e-4 if is_fast(activation) else 0.1)
+    by_pair = 0.05 if activation.breaks and not is_fast(activation) else 5e-6
+    each = 5e-3 + by_pair * n**2 + n_hard * (1e-4 if is_fast(activation) else 0.1)  # seconds
     with bar(title, len(made) * (1 + n_hard), progress, len(made) * each) as advance:
         yield layer
         for step in made:
