@@ -21,6 +21,7 @@ __all__ = ["Conversion", "Parameterization", "bayes", "equilibrium", "parameteri
 
 FORMS = ("mean_field", "ntk", "mup")
 ROUNDING = 1e-12  # of the identities, relative
+SMALLEST = 1e-18  # of what is converted; its inverse is the largest
 VARIANCES = ("weight_variance", "input_variance", "readout_variance", "bias_variance")
 
 
@@ -117,7 +118,7 @@ def equilibrium(network: Network, training: Training) -> Conversion:
         raise ValueError(
             f"`weight_decay` times `rate` must be below 2, where weights have a stationary law, got {eta * decay:g}."
         )
-    size = 2 * eta * T / (1 - (1 - eta * decay) ** 2)
+    size = 2 * T / (decay * (2 - eta * decay))
     pairs = [((1 - eta * decay) ** 2 * size + 2 * eta * T, size)]  # one more update leaves the variance as it is
     return Conversion(
         _certificate("convert.equilibrium", pairs, start), _scaled(network, dict.fromkeys(VARIANCES, size))
@@ -138,8 +139,10 @@ def proportional(training: Training, *, samples: int, dimension: int) -> Convers
     training.refuse(
         "convert.proportional", "batches", "weight_decay", "momentum_time", "temperature", "loss", "initial_scale"
     )
-    p, d = checks.integer("samples", samples, 1), checks.integer("dimension", dimension, 1)
+    p, d = _count("samples", samples), _count("dimension", dimension)
     gamma = _positive(training, "richness")
+    for rate in (training.rates.min(), training.rates.max()):
+        _moderate("rate", float(rate))
     changed = replace(training, richness=gamma * np.sqrt(d), rate=training.rate * p / d)  # type: ignore[operator]
     # output 1/γ0 against √D/γ0', update of a weight ηγ0² against η'γ0'²/P
     pairs = [(np.sqrt(d) / changed.richness, 1 / gamma)]
@@ -164,7 +167,7 @@ def parameterization(
     checks.choice("form", form, FORMS)
     extra = ("batches", "weight_decay", "momentum_time", "temperature", "initial_scale")
     _check("convert.parameterization", network, training, *extra, trained=False)
-    n, d = checks.integer("width", width, 1), checks.integer("dimension", dimension, 1)
+    n, d = _count("width", width), _count("dimension", dimension)
     gamma = _positive(training, "richness")
     raw = _rate(training) * gamma**2 * n
     if network.readout_variance is None:
@@ -198,7 +201,18 @@ def _check(name: str, network: Any, training: Any, *refused: str, trained: bool 
 
 
 def _positive(training: Training, name: str) -> float:
-    return checks.nonnegative(name, getattr(training, name), positive=True)
+    return _moderate(name, checks.nonnegative(name, getattr(training, name), positive=True))
+
+
+def _moderate(name: str, value: float) -> float:
+    """A number whose squares and products with others are numbers too."""
+    if not SMALLEST <= value <= 1 / SMALLEST:
+        raise ValueError(f"`{name}` must lie between {SMALLEST:g} and {1 / SMALLEST:g} in a conversion, got {value:g}.")
+    return value
+
+
+def _count(name: str, value: Any) -> int:
+    return int(_moderate(name, checks.integer(name, value, 1)))
 
 
 def _rate(training: Training) -> float:
@@ -206,7 +220,7 @@ def _rate(training: Training) -> float:
         raise ValueError(
             f"`rate` of the training must be constant, got {training.rates.min():g} … {training.rates.max():g}."
         )
-    return float(training.rates[0])
+    return _moderate("rate", float(training.rates[0]))
 
 
 def _one(network: Network, name: str) -> float:

@@ -21,7 +21,7 @@ def relative_error(a: Any, b: Any) -> float:
     if reference.shape != other.shape:
         raise ValueError(f"`b` must have the shape of `a` {reference.shape}, got {other.shape}.")
     check_labels("relative_error", a, b)
-    distance, scale = np.linalg.norm(other - reference), np.linalg.norm(reference)
+    distance, scale = norm(other - reference), norm(reference)
     if scale == 0:
         return 0.0 if distance == 0 else float("inf")
     return float(distance / scale)
@@ -128,6 +128,7 @@ def alignment(kernel: Any, other: Any) -> Any:
     The last two axes are the matrix; leading axes (replicates, states) broadcast, one cosine each.
     """
     first, second = _kernels(kernel, other)
+    first, second = (np.ldexp(K, -int(np.frexp(np.abs(K).max())[1])) for K in (first, second))  # squares stay numbers
     norms = np.linalg.norm(first, axis=(-2, -1)) * np.linalg.norm(second, axis=(-2, -1))
     if np.any(norms == 0):
         raise ValueError("A kernel that is zero (after centering, for `cka`: constant) has no direction to compare.")
@@ -166,8 +167,10 @@ def mmd2(
     (V statistic, never negative). Method: pairs in blocks, so that memory stays small for any number of draws; a
     singular covariance is no special case. Fig. 2 of Segadlo et al. uses ``length=0.5``.
     """
-    x = _draws("samples", samples, unbiased)
+    x = _draws("samples", samples, checks.flag("unbiased", unbiased))
     length = checks.nonnegative("length", length, positive=True)
+    if not 1e-150 < length < 1e150:
+        raise ValueError(f"`length` must lie between 1e-150 and 1e150, so that its square is a number, got {length:g}.")
     if (other is None) == (covariance is None):
         raise ValueError("Give either `other` (a second set of draws) or `covariance` (of the Gaussian), not both.")
     if covariance is not None:
@@ -180,13 +183,26 @@ def mmd2(
     return float(_within(x, length, unbiased) + far - 2 * cross)
 
 
-def numbers_of(name: str, value: Any) -> np.ndarray:
-    array = np.asarray(value)
+def numbers_of(name: str, value: Any, *, finite: bool = True) -> np.ndarray:
+    """``value`` as float64 numbers; `ValueError` where there are none, or with ``finite`` one of them is infinite."""
+    checks.reject_tracers(**{name: value})
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"`{name}` must hold real numbers, but it is no array: {error}") from None
     if array.dtype.kind not in "fiub":
         raise ValueError(f"`{name}` must hold real numbers, got dtype {array.dtype}.")
-    if array.size == 0 or np.isnan(array).any():
-        raise ValueError(f"`{name}` {'is empty' if array.size == 0 else 'holds NaN'}: nothing can be compared with it.")
-    return array.astype(float)
+    array = array.astype(float)
+    wrong = "NaN" if np.isnan(array).any() else "infinite numbers" if finite and not np.isfinite(array).all() else ""
+    if array.size == 0 or wrong:
+        raise ValueError(f"`{name}` {f'holds {wrong}' if wrong else 'is empty'}: nothing can be compared with it.")
+    return array
+
+
+def norm(array: np.ndarray, axis: tuple[int, int] | None = None) -> Any:
+    """Frobenius norm (over ``axis``), which neither overflows nor vanishes where its square would."""
+    exponent = int(np.frexp(np.abs(array).max(initial=0.0))[1])
+    return np.ldexp(np.linalg.norm(np.ldexp(array, -exponent), axis=axis), exponent)
 
 
 def standard_error(samples: np.ndarray) -> np.ndarray:

@@ -1,10 +1,14 @@
 """What every theory promises, and what is particular to this one: divergence, bad input, sweeps and transfer."""
 
 import dataclasses
+import subprocess
+import sys
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 import pytest
 
 import widefield as wf
@@ -205,7 +209,9 @@ def test_a_sweep_is_its_runs():
     np.testing.assert_allclose(swept.test_loss.sel(width_ratio=2.0, rate=0.05), one.test_loss, rtol=1e-12)
     assert np.isinf(swept.test_loss.sel(rate=9.0).values[:, -1]).all()
     assert swept.certificate.diagnostics == {"runs": 6, "diverged": 2}
-    assert swept.notes == ("2 of 6 runs diverged: their losses are infinite",) and swept.residual < 1e-13
+    assert (
+        swept.notes == ("2 of 6 runs diverged, from rate 9 on: their losses are infinite",) and swept.residual < 1e-13
+    )
 
 
 def test_a_wrong_sweep_is_seen(monkeypatch):
@@ -371,3 +377,142 @@ def search(call, **changes):
 def test_bad_input_of_the_searches(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+# what a sweep says about runs that diverge
+
+
+def test_a_sweep_in_which_a_width_has_only_diverged_runs_is_no_success():
+    lost = words.ask(
+        wf.rate_sweep, NET, rates=[8.0, 9.0], width_ratios=[0.5, 2.0], steps=8, data_ratio=1.5, throw=False
+    )
+    assert lost.status is wf.Status.diverged and lost.certificate.checks["all_diverged"].value == 2
+    assert "every run diverged in 2 of 2 searches: lower the rates" in lost.notes
+    with pytest.raises(wf.SolveError, match="all_diverged"):
+        words.ask(wf.rate_sweep, NET, rates=[8.0, 9.0], width_ratios=[0.5], steps=8, data_ratio=1.5)
+
+
+def test_a_march_that_starts_at_infinity_has_diverged():
+    """(1 + β²)^{L−1} overflows: no row is left to check, and none is NaN."""
+    found = ask(wf.ResNet(3, "linear", 1e100), throw=False)
+    assert found.status is wf.Status.diverged and np.isinf(found.test_loss).all() and np.isnan(found.residual)
+
+
+# options: whatever is given, a ValueError that names it
+
+NO_NUMBERS = (
+    None,
+    "x",
+    np.nan,
+    1j,
+    True,
+    [],
+    [[0.1, 0.2], [0.3]],
+    np.array([1, None], dtype=object),
+    [None],
+    b"x",
+    {"a": 1},
+)
+NO_SIZES = ("x", np.nan, 1j, True, [], [0.1], -1.0, 0, -np.inf, 5e-324, 1e308, np.ones((2, 2)))
+NO_SWITCHES = (1, 0.0, "no", [], [True], np.ones(2))
+SWEPT = {
+    "optimal_rate": {"rates": [0.01, 2.0]},
+    "rate_sweep": {"rates": [0.01]},
+    "rate_transfer": {"over": "width", "values": [1, 2]},
+}
+OPTIONS = [
+    *[("proportional", "width_ratio", bad) for bad in NO_SIZES],
+    *[("optimal_rate", "width_ratio", bad) for bad in NO_SIZES],
+    *[("rate_transfer", "width_ratio", bad) for bad in (*NO_SIZES, 2.0)],
+    *[("rate_sweep", "rates", bad) for bad in (*NO_NUMBERS, [0.1, np.inf], [0.0], [-1.0, 1.0], np.ones((2, 2)), 0.1)],
+    *[("optimal_rate", "rates", bad) for bad in (*NO_NUMBERS[1:], [0.1, np.inf], [0.0])],
+    *[("rate_sweep", "width_ratios", bad) for bad in (*NO_NUMBERS, [0.5, np.nan], [5e-324, 1.0], [1e308], 2.0)],
+    *[("rate_transfer", "values", bad) for bad in (*NO_NUMBERS, [0.5, np.nan], [5e-324, 1.0], [1.0, np.inf], 2.0)],
+    *[(call, "throw", bad) for call in ("proportional", *SWEPT) for bad in (None, *NO_SWITCHES)],
+    *[(call, "progress", bad) for call in ("proportional", *SWEPT) for bad in NO_SWITCHES],
+    *[(call, "richness", bad) for call in ("proportional", *SWEPT) for bad in (5e-324, 1e-300, 1e200)],
+    *[("rate_transfer", "parameterization", bad) for bad in (None, "sp", 1)],
+    *[("rate_transfer", "scaled_branch", bad) for bad in NO_SWITCHES],
+    *[("optimal_rate", "rtol", bad) for bad in (0, 1.0, 1e-9, np.nan, None, "x", [0.1], 1j)],
+]
+
+
+@pytest.mark.parametrize(("call", "name", "bad"), OPTIONS)
+def test_options_are_refused_by_name(call, name, bad):
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        words.ask(getattr(wf, call), NET, **{"steps": 4} | SWEPT.get(call, {}) | {name: bad})
+
+
+@pytest.mark.parametrize("values", [[1, np.inf], [1.0, 1e300], [2, 10**9]])
+def test_depths_are_numbers_of_layers(values):
+    with pytest.raises(ValueError, match="`values` must be whole numbers of layers"):
+        words.ask(wf.rate_transfer, NET, over="depth", values=values, steps=4)
+    with pytest.raises(ValueError, match="`network` must be a widefield.Network"):
+        words.ask(wf.rate_transfer, None, over="depth", values=[1, 2], steps=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [*[("source", bad) for bad in (0, -1.0, np.nan, 1e-300, 1e300, None, "x", [0.5], 1j, True)],
+     *[("capacity", bad) for bad in (0, 1.0, 21.0, np.inf, 1e300, None, "x", [1.5], 1j, True)],
+     ("throw", 1), ("progress", "yes")],
+)  # fmt: skip
+def test_options_of_the_exponent_are_refused_by_name(name, bad):
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        exponent(1, steps=16, **{name: bad})
+
+
+# memory: predicted, and refused with what would fit
+
+PEAK = """
+import resource, psutil, numpy as np, widefield as wf
+from widefield.theories.proportional.problem import pose
+from widefield.theories.proportional.training_curves import memory_of
+net, training = {net}, wf.Training(0.002, {steps})
+wf.proportional(net, wf.Teacher(data_ratio=1.5), wf.Training(0.01, 4), width_ratio=1.0)
+before = psutil.Process().memory_info().rss
+wf.proportional(net, wf.Teacher(data_ratio=1.5), training, width_ratio=1.0, quantities="test_loss")
+used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+print(used / memory_of(pose(net, wf.Teacher(data_ratio=1.5), training, width_ratio=1.0)))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("net", "steps"), [('wf.ResNet(6, "linear", 0.4)', 560), ('wf.DNN(3, "linear")', 1400)])
+def test_memory_is_predicted(net, steps):
+    """Dense and compressed: the peak of a process of its own, within a factor of 1.5."""
+    ratio = float(
+        subprocess.run(
+            [sys.executable, "-c", PEAK.format(net=net, steps=steps)], capture_output=True, text=True, check=True
+        ).stdout
+    )
+    assert 1 / 1.5 < ratio < 1.5
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: ask(steps=10**6, rate=0.01),
+            r"march over 1000000 steps .* needs about .* TB.* About \d+ steps would fit",
+        ),
+        (lambda: ask(steps=10**8, rate=0.01), r"About \d+ steps would fit"),
+        (search("optimal_rate", steps=10**6), r"About \d+ steps would fit"),
+        (lambda: words.ask(wf.rate_sweep, NET, rates=[0.1, 0.2], width_ratios=[1.0], steps=10**6), "steps would fit"),
+        (lambda: exponent(3, steps=10**6), r"About \d+ steps would fit"),
+    ],
+)
+def test_what_does_not_fit_is_refused_at_once(call, message):
+    with pytest.raises(MemoryError, match=message):
+        call()
+
+
+def test_many_modes_and_many_rates_are_refused_at_once(monkeypatch):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: types.SimpleNamespace(available=2e8))
+    k = np.arange(1.0, 2e5)
+    with pytest.raises(
+        MemoryError, match="Gauss rule of 199999 eigenvalues needs about 326 MB.* About 98039 eigenvalues"
+    ):
+        words.ask(wf.proportional, NET, steps=4, spectrum=(k**-1.5, k**-2.0))
+    with pytest.raises(MemoryError, match=r"sweep of 1000000 rates .* About \d+ rates would fit"):
+        words.ask(wf.rate_sweep, NET, rates=np.linspace(0.01, 0.1, 10**6), width_ratios=[1.0], steps=4)

@@ -67,16 +67,15 @@ def judge(
     sampled = measures.REPLICATE in trial.dims
     order = (measures.REPLICATE, *theory.dims) if sampled else theory.dims
     exact, samples = measures.numbers_of(quantity, theory), measures.numbers_of(quantity, trial.transpose(*order))
-    for side, values in (("first", exact), ("second", samples)):
-        if not np.isfinite(values).all():
-            raise ValueError(
-                f"{quantity}: the {side} holds infinite numbers, which have no difference; leave them out."
-            )
     samples = samples if sampled else samples[None]
     n, mean, size = len(samples), samples.mean(axis=0), float(np.linalg.norm(exact))
-    variance = sum((measures.numbers_of(quantity, _like(theory, error)) ** 2 for error in known), np.zeros_like(exact))
+    variance = sum(
+        (measures.numbers_of(quantity, _like(theory, error), finite=False) ** 2 for error in known),
+        np.zeros_like(exact),
+    )
     allowed = sum(
-        (np.abs(measures.numbers_of(quantity, _like(theory, error))) for error in bounds), np.zeros_like(exact)
+        (np.abs(measures.numbers_of(quantity, _like(theory, error), finite=False)) for error in bounds),
+        np.zeros_like(exact),
     )
     z = stderr = limit = p = resolved = agrees = None
     relative, reason = float(np.linalg.norm(mean - exact)) / size if size else None if mean.any() else 0.0, ""

@@ -10,10 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from widefield.answer.boundary import memory_budget
 from widefield.solvers import extrapolation
 from widefield.theories.proportional.problem import Problem
-from widefield.theories.proportional.training_curves import CURVES, DIMS, TrainingCurves, memory_of, train
+from widefield.theories.proportional.training_curves import CURVES, DIMS, TrainingCurves, fits, train
 
 FEWEST_RATES, MOST_RATES = 3, 6  # η, η/2, η/4 … η/32
 FEWEST_DEPTHS, MOST_DEPTHS = 4, 6  # 4, 8, 16, 32 … 128
@@ -34,7 +33,7 @@ def predict(
     def at_rates() -> Iterator[TrainingCurves]:
         for k in range(MOST_RATES):
             finer, stride = problem.refined(2**k), 2**k
-            if k >= FEWEST_RATES and memory_of(finer) > memory_budget():
+            if k >= FEWEST_RATES and not fits(finer, names):
                 return
             level = at_one_rate(finer, SHARE * rtol)
             stop = None if level.diverged_at is None else -(-level.diverged_at // stride)
@@ -49,7 +48,7 @@ def predict(
 def _depths(problem: Problem) -> Iterator[Problem]:
     for k in range(MOST_DEPTHS):
         deeper = problem.deeper(FIRST_DEPTH * 2**k)
-        if k >= FEWEST_DEPTHS and memory_of(deeper) > memory_budget():
+        if k >= FEWEST_DEPTHS and not fits(deeper):
             return
         yield deeper
 

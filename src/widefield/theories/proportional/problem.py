@@ -6,8 +6,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import psutil
 
-from widefield.answer.boundary import working_dtype
+from widefield.answer.boundary import describe_bytes, working_dtype
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.teacher import Teacher
@@ -17,6 +18,8 @@ from widefield.theories.proportional.march.isotropic import Source
 from widefield.theories.proportional.march.structured import Modes, compress
 
 MODES_RTOL = 1e-10  # of the Gauss rules that stand for long spectra
+LARGEST = 1e60  # of a physical parameter, its inverse the smallest: losses and their squares stay numbers
+LEAST_SHARE = 0.8  # of the memory that is free
 NOT_COVERED = ("batches", "weight_decay", "momentum_time", "temperature", "loss", "initial_scale")
 
 
@@ -67,7 +70,7 @@ class Problem:
         """What the march is compiled for."""
         noisy = bool(np.isfinite(self.width) or np.isfinite(self.batch))
         residual, reused = self.network.branch is not None, bool(np.isfinite(self.data))
-        return Shape(len(self.rates), self.network.depth, len(self.overlap), reused, residual, noisy)
+        return Shape(self.training.steps + 2, self.network.depth, len(self.overlap), reused, residual, noisy)
 
     @property
     def parameters(self) -> Parameters:
@@ -138,8 +141,15 @@ def pose(
         if given:
             raise ValueError(f"`{name}` of the teacher is not covered by {theory}: {instead}.")
     check_training(training, theory)
+    checks.reject_tracers(dtype=dtype)
     dtype = working_dtype(dtype).name
     ratio, count = checks.ratio("width_ratio", width_ratio), checks.ratio("width", width)
+    sizes = {"width_ratio": ratio, "width": count, "richness": training.richness}
+    sizes |= {name: getattr(teacher, name) for name in ("data_ratio", "batch_ratio", "batch", "label_noise")}
+    for name, value in sizes.items():
+        smallest = 0.0 if name == "label_noise" else 1 / LARGEST
+        if value and not smallest <= value <= LARGEST:
+            raise ValueError(f"`{name}` must lie between {smallest:g} and {LARGEST:g} in {theory}, got {value:g}.")
     if teacher.spectrum is None:
         if width is not None:
             raise ValueError("`width` goes with a `spectrum`; isotropic data take `width_ratio`.")
@@ -149,6 +159,7 @@ def pose(
             "A `spectrum` goes with `width=`, a number of neurons, and neither `width_ratio` nor `target_overlap`."
         )
     eigenvalues, powers = teacher.spectrum[:2]
+    require_memory(8 * 204 * len(eigenvalues), f"The Gauss rule of {len(eigenvalues)} eigenvalues", len(eigenvalues))
     modes, error = compress(eigenvalues, powers, longest=float(training.rates.sum()), rtol=MODES_RTOL)
     return Problem(network, teacher, training, count or np.inf, modes, error, dtype)
 
@@ -161,4 +172,22 @@ def check_training(training: Any, theory: str) -> None:
     if training.richness == 0 and not training.centered:
         raise ValueError(
             "`richness` must be positive unless the network is centered: its initial function grows as 1/richness."
+        )
+
+
+def check_switches(progress: Any, throw: Any) -> None:
+    """What a call shows, and whether it raises."""
+    checks.flag("throw", throw)
+    if progress is not None:
+        checks.flag("progress", progress)
+
+
+def require_memory(need: float, what: str, count: float, unit: str = "eigenvalues", power: int = 1) -> None:
+    """Refuse ``what`` where it does not fit, and say how many of its ``count`` would; bytes grow as their ``power``."""
+    most = LEAST_SHARE * psutil.virtual_memory().available
+    if need > most:
+        fits = int(count * max(0.0, most / need) ** (1 / power))
+        raise MemoryError(
+            f"{what} needs about {describe_bytes(need)}, but only {describe_bytes(most)} may be used. "
+            f"About {fits} {unit} would fit."
         )

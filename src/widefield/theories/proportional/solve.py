@@ -14,8 +14,15 @@ from widefield.question.network import Network
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
 from widefield.theories.proportional.prediction import predict
-from widefield.theories.proportional.problem import MODES_RTOL, pose
-from widefield.theories.proportional.training_curves import CURVES, DIMS, available, check_residual, note_on_divergence
+from widefield.theories.proportional.problem import MODES_RTOL, check_switches, pose
+from widefield.theories.proportional.training_curves import (
+    CURVES,
+    DIMS,
+    available,
+    check_memory,
+    check_residual,
+    note_on_divergence,
+)
 
 
 @x64
@@ -61,14 +68,17 @@ def proportional(
     its limit (1e-3 in float32). ``error`` is that of the extrapolations, relative to the test loss of the same step and to
     the largest entry of other fields; its limit is ``rtol``, 1e-3 by default. Without them it is that of the Gauss rule for
     long spectra (below 1e-10). Losses carry roundings of the largest one; a note says where they have become that small.
+    A flow passes over rates at which the march diverges, at most the first three; without three finite ones it has failed.
     Limits: linear networks. Finite networks scatter by O(1/√D), more near the largest stable rate. Divergence is a status
     with its step; losses from there on are infinite.
     """
     start = time.perf_counter()
+    check_switches(progress, throw)
     problem = pose(network, teacher, training, width_ratio=width_ratio, width=width, dtype=dtype)
     rtol = checks.tolerance("rtol", rtol, MODES_RTOL)
     if checks.flag("infinite_depth", infinite_depth) and network.branch is None:
         raise ValueError("`infinite_depth` needs a ResNet: other networks have no limit of infinite depth.")
+    check_memory(problem)
     sizes = available(problem, infinite_depth=infinite_depth)
     wanted, left_out = choose_quantities(quantities, sizes)
     if quantities is None:

@@ -6,18 +6,19 @@ from typing import Any
 
 import jax
 import numpy as np
+import psutil
 
-from widefield.answer.boundary import describe_bytes, memory_budget
 from widefield.answer.certificate import Check, Status
 from widefield.answer.progress import bar
 from widefield.theories.proportional.march.causal import State
 from widefield.theories.proportional.march.compressed import marched
-from widefield.theories.proportional.problem import Problem
+from widefield.theories.proportional.problem import LEAST_SHARE, Problem, require_memory
 from widefield.theories.proportional.verification import Time, congruent, in_numpy, layers_of, residual
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-3}  # right marches have 1e-13 at most, whatever their length
 DIVERGED = 1e8  # a loss this many times the first one has diverged
 ROUNDING = 100  # roundings of the largest loss in every later one, about
+COMPILED, CHECKED = 1.2e8, 25  # bytes of compilations; square matrices while the equations are checked
 SECONDS = 2e-10  # per number read
 CURVES = ("test_loss", "train_loss", "bias", "width_variance", "data_variance")
 PAIR = ("step", "step_")
@@ -46,10 +47,9 @@ class TrainingCurves:
 
 def train(problem: Problem, progress: bool | None = None, names: Iterable[str] = ()) -> TrainingCurves:
     """March, and put the result back into the equations; losses in any case, other arrays by ``names``."""
-    check_memory(problem)
+    check_memory(problem, names)
     shape, state, done = problem.shape, None, 0
-    seconds = SECONDS * n_matrices(problem) * shape.n_steps**3 / 3 * shape.n_channels**2
-    with bar(f"{problem.training.steps} steps", 100, progress, seconds) as advance:
+    with bar(f"{problem.training.steps} steps", 100, progress, march_seconds(problem)) as advance:
         for rows, state in marched(problem.parameters, shape):
             jax.block_until_ready(state)
             share = int(100 * (rows / shape.n_steps) ** 3)
@@ -154,18 +154,26 @@ def n_matrices(problem: Problem) -> float:
     return per_layer * problem.network.depth + 9 + modes
 
 
-def memory_of(problem: Problem) -> float:
-    """Bytes of a march; while a buffer grows the smaller one is still there."""
-    side = problem.shape.n_steps * len(problem.overlap)
-    return np.dtype(problem.dtype).itemsize * side**2 * n_matrices(problem) * 1.8
+def march_seconds(problem: Problem) -> float:
+    """How long a dense march takes, about."""
+    return SECONDS * n_matrices(problem) * problem.shape.n_steps**3 / 3 * problem.shape.n_channels**2
 
 
-def check_memory(problem: Problem, at_once: int = 1) -> None:
+def memory_of(problem: Problem, names: Iterable[str] = ()) -> float:
+    """Bytes of a march, its check and the arrays ``names``; while a buffer grows the smaller one is still there."""
+    side = problem.shape.n_steps * problem.shape.n_channels
+    fields = available(problem)
+    matrices = np.dtype(problem.dtype).itemsize * side**2 * (1.8 * n_matrices(problem) + CHECKED)
+    return COMPILED + matrices + sum(fields.get(name, 0) for name in names)
+
+
+def fits(problem: Problem, names: Iterable[str] = ()) -> bool:
+    """Whether a march is not too large."""
+    return memory_of(problem, names) <= LEAST_SHARE * psutil.virtual_memory().available
+
+
+def check_memory(problem: Problem, names: Iterable[str] = (), at_once: int = 1) -> None:
     """Refuse marches whose matrices do not fit, before any is allocated."""
-    need, side = at_once * memory_of(problem), problem.shape.n_steps * len(problem.overlap)
-    if need > memory_budget():
-        raise MemoryError(
-            f"The march needs about {describe_bytes(need)} for {side} × {side} matrices at depth {problem.network.depth}, "
-            f"but only {describe_bytes(memory_budget())} may be used. Ask for fewer steps, or a larger rate and fewer of "
-            "them."
-        )
+    steps = problem.training.steps
+    what = f"The march over {steps} steps at depth {problem.network.depth}, with {int(n_matrices(problem))} matrices,"
+    require_memory(at_once * memory_of(problem, names), what, steps, "steps", power=2)

@@ -103,6 +103,8 @@ def congruent(transform, C: Matrix) -> Matrix:
 
 def residual(problem: Problem, state: State, n_rows: int) -> float:
     """The largest mismatch of a row, relative to the terms that meet in it, over the first ``n_rows`` steps."""
+    if not n_rows:
+        return np.nan  # nothing is left to check
     time = Time(problem, n_rows * len(problem.overlap))
     numbers = np.random.default_rng(0).standard_normal((2, time.n, N_PROBES))
     probe = (Vector.of(numbers[0]), Vector.of(numbers[1]))

@@ -10,18 +10,20 @@ import numpy as np
 
 from widefield.answer.boundary import x64
 from widefield.answer.certificate import Certificate, Check, Status
+from widefield.answer.progress import bar
 from widefield.answer.solution import Fields, Solution, make_solution
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
-from widefield.theories.proportional.derived.rate_search import RateSearch, search
+from widefield.theories.proportional.derived.rate_search import FEWEST_ZOOMS, N_RATES, RateSearch, search, seconds_of
 from widefield.theories.proportional.march.structured import error_of
-from widefield.theories.proportional.problem import Problem, check_training, pose
-from widefield.theories.proportional.training_curves import check_residual
+from widefield.theories.proportional.problem import LARGEST, Problem, check_switches, check_training, pose
+from widefield.theories.proportional.training_curves import check_memory, check_residual
 
 PARAMETERIZATIONS = ("mup", "ntk")
 N_TIMES = 8
+DEEPEST = 100_000
 FLAT = 0.1  # a drift below this, in powers of width or depth, counts as transfer
 SMALLEST_RTOL = 1e-5  # what the zooms reach
 SPECTRUM_LIMIT = 1e-6  # far below what moves a rate by SMALLEST_RTOL
@@ -37,6 +39,7 @@ def optimal_rate(
     width: float | None = None,
     rates: Any = None,
     rtol: float = 1e-2,
+    progress: bool | None = None,
     throw: bool = True,
 ) -> Solution:
     """The constant rate with the lowest test loss after a number of steps, and the largest stable one.
@@ -60,9 +63,10 @@ def optimal_rate(
     few steps is a jagged function of the rate, and the optimum may lie there.
     """
     start = time.perf_counter()
+    check_switches(progress, throw)
     problem = _posed(network, teacher, training, "optimal_rate", width_ratio=width_ratio, width=width)
     rtol = checks.tolerance("rtol", rtol, SMALLEST_RTOL)
-    sought = search(problem, _rates(rates), rtol)
+    (sought,) = _searches([problem], _rates(rates), progress, rtol)
     rows = _reported_steps(training)
     fields: Fields = {name: (dims, value[0]) for name, (dims, value) in _rate_fields([sought], rows).items()}
     fields = {**fields, "sweep": (("rate", "step"), sought.losses[:, rows])}
@@ -85,6 +89,7 @@ def rate_transfer(
     rates: Any = None,
     width_ratio: float = np.inf,
     rtol: float = 1e-2,
+    progress: bool | None = None,
     throw: bool = True,
 ) -> Solution:
     r"""Whether the best learning rate stays the same as networks become wider or deeper.
@@ -104,12 +109,13 @@ def rate_transfer(
     Limits: isotropic data.
     """
     start = time.perf_counter()
+    check_switches(progress, throw)
     checks.choice("over", over, ("width", "depth"))
     rtol = checks.tolerance("rtol", rtol, SMALLEST_RTOL)
     points = _values(over, values, network)
     if len(set(points[np.isfinite(points)])) < 2:
         raise ValueError(f"`values` must hold at least two finite ones, or nothing can drift, got {values!r}.")
-    if over == "width" and width_ratio != np.inf:
+    if over == "width" and checks.ratio("width_ratio", width_ratio) is not None:
         raise ValueError(f"`width_ratio` goes with over='depth'; over='width' takes `values`, got {width_ratio!r}.")
     scaled = checks.flag("scaled_branch", scaled_branch)
     ask = partial(_posed, teacher=teacher, training=training, theory="rate_transfer", parameterization=parameterization)
@@ -120,7 +126,7 @@ def rate_transfer(
         branches = [network.branch and network.branch * np.sqrt(ratio if scaled else 1.0) for ratio in grown]
         deeper = [replace(network, depth=int(d), branch=b, widths=width) for d, b in zip(points, branches, strict=True)]
         problems = [ask(one, width_ratio=width_ratio) for one in deeper]
-    searches = [search(problem, _rates(rates), rtol) for problem in problems]
+    searches = _searches(problems, _rates(rates), progress, rtol)
     rows, dim = _reported_steps(training), "width_ratio" if over == "width" else "depth"
     fields: Fields = {name: ((dim, *dims), value) for name, (dims, value) in _rate_fields(searches, rows).items()}
     drift, error = drift_of(points.astype(float), fields["optimal_rate"][1], fields["optimal_rate_error"][1])
@@ -146,6 +152,7 @@ def rate_sweep(
     rates: Any,
     width_ratios: Sequence[float] = (np.inf,),
     parameterization: str = "mup",
+    progress: bool | None = None,
     throw: bool = True,
 ) -> Solution:
     """Test loss over (width_ratio, rate, step), every run in one compilation.
@@ -153,18 +160,32 @@ def rate_sweep(
     ``rates`` replace ``training.rate``; ``parameterization`` as in `rate_transfer`. Losses of several channels are averaged.
     Error: ``residual`` is that of the best run at every width, marched again, and its distance from the sweep; a march is
     exact in the limit.
-    Limits: isotropic data. Runs that diverge are infinite from there on; they are counted, and a note says how many.
+    Limits: isotropic data. Runs that diverge are expected in a sweep: their losses are infinite from there on, a note says
+    how many and from which rate. A width at which every run diverges is no success.
     """
     start = time.perf_counter()
+    check_switches(progress, throw)
     grid, points = _rates(rates), _values("width", width_ratios, network, "width_ratios")
     if grid is None:
         raise ValueError("`rates` must be a list of rates, got None.")
     question = (network, teacher, training, "rate_sweep", parameterization, "width_ratios")
-    sweeps = [search(_posed(*question, width_ratio=ratio), grid) for ratio in points]
+    sweeps = _searches([_posed(*question, width_ratio=ratio) for ratio in points], grid, progress)
     certificate = _certificate("rate_sweep", sweeps, {"parameterization": parameterization}, start)
     fields = {"test_loss": (("width_ratio", "rate", "step"), np.stack([one.losses for one in sweeps]))}
     coords = {"width_ratio": points, "rate": grid}
     return make_solution(fields, certificate, network, teacher=teacher, training=training, coords=coords, throw=throw)
+
+
+def _searches(
+    problems: list[Problem], rates: np.ndarray | None, progress: bool | None, rtol: float = 1.0
+) -> list[RateSearch]:
+    """A search for each problem, all of whose runs are seen to fit before the first; a grid of its own has about 80."""
+    for problem in problems:
+        check_memory(problem)
+    n_runs = len(problems) * (N_RATES * (1 + FEWEST_ZOOMS) if rates is None else len(rates))
+    seconds = n_runs / len(problems) * sum(map(seconds_of, problems))
+    with bar(f"{n_runs} rates", n_runs, progress, seconds) as advance:
+        return [search(problem, rates, advance, rtol) for problem in problems]
 
 
 def _posed(
@@ -188,16 +209,25 @@ def _posed(
     return pose(network, teacher, replace(training, rate=1.0, richness=richness), theory=theory, **sizes)
 
 
-def _values(over: str, values: Any, network: Network, name: str = "values") -> np.ndarray:
-    points = np.asarray(values)
-    if points.ndim != 1 or not len(points) or points.dtype.kind not in "fiu" or (points <= 0).any():
+def _values(over: str, values: Any, network: Any, name: str = "values") -> np.ndarray:
+    checks.reject_tracers(**{name: values})
+    try:
+        points = np.asarray(values)
+    except ValueError:  # ragged
+        points = np.asarray(None)
+    if points.dtype.kind not in "fiu" or points.ndim != 1 or not len(points) or not (points > 0).all():
         raise ValueError(f"`{name}` must be a list of positive numbers, got {values!r}.")
     if over == "depth":
-        if points.dtype.kind == "f" and (points != points.round()).any():
-            raise ValueError(f"`values` must be whole numbers of layers, got {values!r}.")
+        if (points.dtype.kind == "f" and (points != points.round()).any()) or points.max() > DEEPEST:
+            raise ValueError(f"`values` must be whole numbers of layers, at most {DEEPEST}, got {values!r}.")
+        if not isinstance(network, Network):
+            raise ValueError(f"`network` must be a widefield.Network (DNN or ResNet), got {type(network).__name__}.")
         if len(set(network.relative_widths)) > 1:
             raise ValueError("`network` must have equal widths when depths are compared.")
         return points.astype(int)
+    finite = points[np.isfinite(points)]
+    if len(finite) and not 1 / LARGEST <= finite.min() <= finite.max() <= LARGEST:
+        raise ValueError(f"`{name}` must lie between {1 / LARGEST:g} and {LARGEST:g}, or be infinite, got {values!r}.")
     return points.astype(float)
 
 
@@ -243,7 +273,14 @@ def _certificate(
     """Success rests on the best runs; with ``rtol`` also on how well the optima and largest stable rates are known."""
     measured = {"residual": check_residual(float(np.max([one.mismatch() for one in searches])))}
     n_runs, n_diverged = sum(len(one.rates) for one in searches), sum(one.n_diverged for one in searches)
-    notes = [f"{n_diverged} of {n_runs} runs diverged: their losses are infinite"] if n_diverged else []
+    notes = []
+    if n_diverged:
+        first = min(one.rates[np.isinf(one.losses[:, -1])][0] for one in searches if one.n_diverged)
+        notes.append(f"{n_diverged} of {n_runs} runs diverged, from rate {first:.3g} on: their losses are infinite")
+    nothing = sum(one.n_diverged == len(one.rates) for one in searches)
+    if nothing and rtol is None:
+        measured["all_diverged"] = Check(nothing, 0, Status.diverged)
+        notes.append(f"every run diverged in {nothing} of {len(searches)} searches: lower the rates")
     if rtol is not None:
         errors = np.array([error for one in searches for error in one.errors()])
         known = np.isfinite(errors)

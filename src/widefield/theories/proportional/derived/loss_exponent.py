@@ -13,7 +13,7 @@ from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
-from widefield.theories.proportional.problem import check_training, pose
+from widefield.theories.proportional.problem import check_switches, check_training, pose
 from widefield.theories.proportional.training_curves import check_residual, note_on_divergence, train
 
 EXACT_MODES = 2000  # beyond, eigenvalues are gathered in bins that are this fine:
@@ -54,12 +54,17 @@ def loss_exponent(
     small.
     """
     start = time.perf_counter()
+    check_switches(progress, throw)
     check_training(replace(training, centered=True) if isinstance(training, Training) else training, "loss_exponent")
     training.refuse("loss_exponent", "flow")
     beta = checks.nonnegative("source", source, positive=True)
     a = checks.nonnegative("capacity", capacity, positive=True)
-    if a <= 1:
-        raise ValueError(f"`capacity` must exceed 1, or the spectrum has no finite trace, got {capacity!r}.")
+    if not 1 < a <= 20:
+        raise ValueError(
+            f"`capacity` must exceed 1, or the spectrum has no finite trace, and be at most 20, got {a:g}."
+        )
+    if not 1e-6 <= beta <= 1e6:
+        raise ValueError(f"`source` must lie between 1e-6 and 1e6, got {beta:g}.")
     checks.integer("steps", training.steps, 16)
     rtol = checks.tolerance("rtol", rtol, 1e-10)
     teacher = Teacher(spectrum=power_law(a, beta))

@@ -3,6 +3,7 @@ r"""Many training runs of one shape in one compilation, and what they say about 
 On the CPU runs follow each other, since a march is bound by memory; on an accelerator they go side by side.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -12,12 +13,13 @@ import numpy as np
 from jax import Array, lax
 
 from widefield.theories.proportional.march.causal import Parameters, Shape, march
-from widefield.theories.proportional.problem import Problem
-from widefield.theories.proportional.training_curves import check_memory, diverged_at, train
+from widefield.theories.proportional.problem import Problem, require_memory
+from widefield.theories.proportional.training_curves import check_memory, diverged_at, march_seconds, train
 
 N_RATES = 16  # in one call; a search takes several calls of this size, so that it compiles once
 FEWEST_ZOOMS, MOST_ZOOMS = 4, 8  # each takes the optimum's error down by 2/9, that of the edge by 1/9
 N_EXTENSIONS = 6
+Advance = Callable[[int], None]
 
 
 @partial(jax.jit, static_argnames=("shape", "side_by_side"))
@@ -30,7 +32,7 @@ def losses(parameters: Parameters, shape: Shape, side_by_side: bool) -> Array:
 def sweep(problems: list[Problem]) -> np.ndarray:
     """Test loss (run, row) of runs of one shape, infinite from a divergence on; channels are averaged."""
     shape, n, side_by_side = problems[0].shape, problems[0].n_rows, jax.default_backend() != "cpu"
-    check_memory(problems[0], len(problems) if side_by_side else 1)
+    check_memory(problems[0], at_once=len(problems) if side_by_side else 1)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(problem.parameters for problem in problems))
     curves = np.asarray(losses(stacked, shape, side_by_side)).reshape(len(problems), n + 1, -1, 5)
     test_loss = curves[:, :n, :, 0].mean(axis=2)
@@ -41,12 +43,21 @@ def sweep(problems: list[Problem]) -> np.ndarray:
     return test_loss
 
 
-def at_rates(problem: Problem, rates: np.ndarray) -> np.ndarray:
-    """Test loss (rate, row) at several constant rates."""
-    runs = [problem.at_rate(rate) for rate in rates]
-    padded = runs + runs[-1:] * (-len(runs) % N_RATES)
-    parts = [sweep(padded[i : i + N_RATES]) for i in range(0, len(padded), N_RATES)]
+def at_rates(problem: Problem, rates: np.ndarray, advance: Advance) -> np.ndarray:
+    """Test loss (rate, row) at several constant rates; ``advance`` is told how many are done."""
+    require_memory(8 * len(rates) * (problem.n_rows + 1) * 6, f"A sweep of {len(rates)} rates", len(rates), "rates")
+    parts = []
+    for i in range(0, len(rates), N_RATES):
+        some = rates[i : i + N_RATES]
+        padded = np.pad(some, (0, N_RATES - len(some)), mode="edge")
+        parts.append(sweep([problem.at_rate(rate) for rate in padded]))
+        advance(len(some))
     return np.concatenate(parts)[: len(rates)]
+
+
+def seconds_of(problem: Problem) -> float:
+    """Of one run, about."""
+    return 0.01 + march_seconds(problem)
 
 
 @dataclass(frozen=True)
@@ -96,11 +107,11 @@ class RateSearch:
         """Of the best rate at the end and of the largest stable one, relative; infinite where one is not bracketed."""
         return [error / rate for rate, error in (self.best(-1), self.edge)]
 
-    def with_rates(self, rates: np.ndarray) -> "RateSearch":
+    def with_rates(self, rates: np.ndarray, advance: Advance) -> "RateSearch":
         """The search with more rates."""
         all_rates, first = np.unique(np.concatenate([self.rates, rates]), return_index=True)
         return replace(
-            self, rates=all_rates, losses=np.concatenate([self.losses, at_rates(self.problem, rates)])[first]
+            self, rates=all_rates, losses=np.concatenate([self.losses, at_rates(self.problem, rates, advance)])[first]
         )
 
     def mismatch(self) -> float:
@@ -113,16 +124,16 @@ class RateSearch:
         return float(np.maximum(training.residual, difference))  # NaN stays
 
 
-def search(problem: Problem, rates: np.ndarray | None = None, rtol: float = 1.0) -> RateSearch:
+def search(problem: Problem, rates: np.ndarray | None, advance: Advance, rtol: float = 1.0) -> RateSearch:
     """Sweep a coarse grid, then closer ones around the best rate at the end and around the largest stable one."""
     if rates is not None:
-        return RateSearch(problem, rates, at_rates(problem, rates))
+        return RateSearch(problem, rates, at_rates(problem, rates, advance))
     grid = np.geomspace(1e-4, 10.0, N_RATES) / (problem.network.depth + 1)
-    sought = RateSearch(problem, grid, at_rates(problem, grid))
+    sought = RateSearch(problem, grid, at_rates(problem, grid, advance))
     for _ in range(N_EXTENSIONS):  # until there are stable rates on one side and unstable ones on the other
         if sought.stable.any() and not sought.stable[-1]:
             break
-        sought = sought.with_rates(sought.rates * (1e4 if sought.stable.any() else 1e-4))
+        sought = sought.with_rates(sought.rates * (1e4 if sought.stable.any() else 1e-4), advance)
     else:
         raise ValueError(
             f"`rates` have to be given: none between {sought.rates[0]:.1e} and {sought.rates[-1]:.1e} "
@@ -135,5 +146,5 @@ def search(problem: Problem, rates: np.ndarray | None = None, rtol: float = 1.0)
         edge = int(np.flatnonzero(sought.stable)[-1])
         ends = ((max(lowest - 1, 0), min(lowest + 1, last)), (edge, min(edge + 1, last)))
         closer = [np.geomspace(sought.rates[low], sought.rates[high], N_RATES // 2 + 2)[1:-1] for low, high in ends]
-        sought = sought.with_rates(np.concatenate(closer))
+        sought = sought.with_rates(np.concatenate(closer), advance)
     return sought

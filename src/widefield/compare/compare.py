@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from widefield.answer.solution import Solution
-from widefield.compare.verdict import Pair, judge_all
 from widefield.compare.table import Comparison
+from widefield.compare.verdict import Pair, judge_all
 from widefield.measures import REPLICATE
 from widefield.question import checks
 from widefield.question.activation import Activation
