@@ -14,9 +14,7 @@ KAPPAS = (1e-9, 0.5, 5.0, 30.0, 39.3, 39.42, 39.5, 41.0, 60.0, 1e3, 1e5, 1e6)
 def asked(T, kappa, strength, **options):
     """A transition with λ = ``strength`` at a factor of 1, whatever it ends with."""
     task = wf.Task(X, np.array([np.sqrt(strength)]))
-    return wf.transition(
-        wf.RNN(T - 1, "linear"), task, temperature=kappa, points=2, throw=False, **options
-    )
+    return wf.transition(wf.RNN(T - 1, "linear"), task, temperature=kappa, points=2, throw=False, **options)
 
 
 @pytest.mark.parametrize("T", [4, 5, 6, 8, 12])
@@ -27,7 +25,7 @@ def test_the_instability_is_the_largest_label_of_the_closed_curve(T):
         found = asked(T, kappa, 1.9 * strength)
         np.testing.assert_allclose(1.9 * found.instability**2, 1, rtol=1e-9, err_msg=f"κ = {kappa}")
         folded = s < end
-        assert any("fold" in note for note in found.certificate.notes) == (folded or kappa == 39.5 and T == 4), kappa
+        assert any("fold" in note for note in found.certificate.notes) == (folded or (kappa == 39.5 and T == 4)), kappa
         if folded:
             assert found.order == "first"
         checks = found.certificate.checks

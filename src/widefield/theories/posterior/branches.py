@@ -19,7 +19,22 @@ from widefield.question.task import Task
 from widefield.theories.posterior.problem import Problem, by_state
 
 COHERENT = 1e-6  # adjacent-state correlation from which a branch is called coherent
+MAX_STEPS, MAX_SEED = 10**9, 2**62
 Advance = Callable[[int], object]
+
+
+def at_most(name: str, value: Any, minimum: int, maximum: int) -> int:
+    """``value`` as an int between two others."""
+    if checks.integer(name, value, minimum) > maximum:
+        raise ValueError(f"`{name}` must be an integer from {minimum} to {maximum}, got {value!r}.")
+    return int(value)
+
+
+def check_switches(progress: Any, throw: Any) -> None:
+    """Refuse what is neither True nor False."""
+    checks.flag("throw", throw)
+    if progress is not None:
+        checks.flag("progress", progress)
 
 
 @dataclass(frozen=True)
@@ -35,12 +50,14 @@ class Options:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        checks.integer("max_steps", self.max_steps, 1)
+        at_most("max_steps", self.max_steps, 1, MAX_STEPS)
         checks.choice("along", self.along, ("labels", "temperature"))
         checks.choice("integration", self.integration, ("auto", "quadrature", "importance", "annealed"))
-        checks.integer("seed", self.seed, 0)
+        at_most("seed", self.seed, 0, MAX_SEED)
         if self.paths is not None:
             checks.integer("paths", self.paths, 1024)
+        if self.rtol is not None:
+            checks.nonnegative("rtol", self.rtol, positive=True)
 
     def relative_tolerance(self, rtols: Mapping[str, tuple[float, float]]) -> float:
         """What was asked, or the default of the question; ``rtols`` has that and the smallest that can be met."""

@@ -19,6 +19,7 @@ from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.solvers import definite
+from widefield.solvers.definite import MAX_LANCZOS
 
 Array = Any  # NumPy or JAX, whichever comes in
 
@@ -50,12 +51,9 @@ def problem_of(network: Any, task: Any, temperature: float) -> Problem:
     if kappa == 0:
         raise ValueError("`temperature` must be positive, got 0: the posterior needs noise on the labels.")
     n_nodes = network.depth * task.n_samples
-    need = 8 * 30 * n_nodes**2  # a search holds some thirty kernels
-    if need > memory_budget():
-        raise MemoryError(
-            f"The kernels of {n_nodes} nodes (depth × samples) need {describe_bytes(need)} to be found, but only "
-            f"{describe_bytes(memory_budget())} may be used. Use fewer samples or a smaller depth."
-        )
+    need = memory_of_kernels(network, task)
+    fewer = int(task.n_samples * min(1.0, np.sqrt(memory_budget() / need)))
+    require_memory(need, f"The kernels of {n_nodes} nodes (depth × samples)", f"About {fewer} samples would fit.")
     x = task.sequences(network.depth)
     states = task.supervised_states(network.depth)
     labels = np.moveaxis(task.labels(), 1, 0)  # (supervised state, sample, output)
@@ -70,6 +68,27 @@ def problem_of(network: Any, task: Any, temperature: float) -> Problem:
         supervised=supervised,
         labels=labels.reshape(len(supervised), -1),
     )
+
+
+def memory_of_kernels(network: Network, task: Task) -> int:
+    """Bytes that a search for kernels holds: some thirty of them and, for a linear network, the basis in which its Hessian's
+    eigenvalues are found (`solvers.definite`), twice."""
+    n_nodes, n_driven, dimension = network.depth * task.n_samples, *task.sequences(network.depth).shape[1:]
+    kernels = 30 * n_nodes**2
+    if not network.activation.known_as("linear"):
+        return 8 * kernels
+    separate = network.weights == "untied" and n_driven == 1
+    rank = min(task.n_samples, dimension) if separate else min(n_nodes, network.depth * n_driven * dimension)
+    unknowns = (network.depth if separate else 1) * rank * (rank + 1) // 2
+    return 8 * (kernels + 2 * min(unknowns, MAX_LANCZOS + 1) * unknowns + 80 * rank**2)
+
+
+def require_memory(need: float, what: str, fits: str) -> None:
+    """Refuse what does not fit, with what would."""
+    if need > memory_budget():
+        raise MemoryError(
+            f"{what} need {describe_bytes(need)} to be found, but only {describe_bytes(memory_budget())} may be used. {fits}"
+        )
 
 
 def scaled(problem: Problem, along: str, factor: Array) -> Problem:

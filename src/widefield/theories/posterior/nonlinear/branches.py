@@ -6,6 +6,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
+from widefield.answer.boundary import memory_budget
 from widefield.answer.certificate import Check, Status
 from widefield.gaussian.kernels import parity_of
 from widefield.question.activation import Activation
@@ -22,13 +23,13 @@ from widefield.theories.posterior.branches import (
     adjacent_correlation,
     correlated,
 )  # fmt: skip
-from widefield.theories.posterior.nonlinear import order_branch, saddle_map
+from widefield.theories.posterior.nonlinear import moments, order_branch, saddle_map
 from widefield.theories.posterior.nonlinear.constrained_saddle import climb_to_coherent, constrained_saddle
 from widefield.theories.posterior.nonlinear.order_branch import LostError, OrderBranch
 from widefield.theories.posterior.nonlinear.saddle import DEVIATION, MAX_DIMENSION, solve_saddle
 from widefield.theories.posterior.nonlinear.saddle_map import State
 from widefield.theories.posterior.nonlinear.stationary import Saddle, SaddleOptions, features_of_test_inputs
-from widefield.theories.posterior.problem import Problem, input_kernels_of_test, is_symmetric, scaled
+from widefield.theories.posterior.problem import Problem, input_kernels_of_test, is_symmetric, require_memory, scaled
 
 # of each question: the default, and the smallest that can be met
 RTOLS = {
@@ -45,6 +46,18 @@ SOLVED = 1e-7  # to which states on given draws are solved
 CORRELATIONS = (0.7, 0.3, 0.1)  # of adjacent states, from which a coherent state is sought
 SAME = 1e-6  # free energies of one branch that are one state's
 SOLVED_STATES = (Status.success, Status.inaccurate)
+
+
+def require_nodes(problem: Problem, options: Options) -> None:
+    """Refuse more nodes than fit before any is made: they, and sums over each of their chunks."""
+    n, paths = len(problem.input_kernel), options.paths
+    room = max(moments.capacity(n), 0 if paths is None else 1 << (paths - 1).bit_length())
+    sampled = n > MAX_DIMENSION or paths is not None or options.integration in ("importance", "annealed")
+    per_node = (12 if sampled else 7) * (n + 1) + 4 * n**2 / moments.CHUNK
+    fits = "Use fewer samples or a smaller depth."
+    if paths is not None:
+        fits = f"About {int(memory_budget() / (8 * per_node))} paths would fit."
+    require_memory(8 * (room * per_node + 150 * n**2), f"The averages over {room} nodes of {n} dimensions", fits)
 
 
 @final
@@ -70,6 +83,7 @@ class NonlinearBranches(Branches[Saddle]):
     @classmethod
     def for_states(cls, problem: Problem, activation: Activation, options: Options) -> "NonlinearBranches":
         """For single states: draws beyond four dimensions, more of them until they are good enough."""
+        require_nodes(problem, options)
         rtol = options.relative_tolerance(RTOLS)
         sampling = rtol if options.rtol is not None else SAMPLED_RTOLS.get(options.question, rtol)
         solver = SaddleOptions(rtol, sampling, options.max_steps, options.paths, options.seed, options.integration)
@@ -79,6 +93,7 @@ class NonlinearBranches(Branches[Saddle]):
     @classmethod
     def for_branches(cls, problem: Problem, activation: Activation, options: Options) -> "NonlinearBranches":
         """For whole branches: one grid family, or the same draws at every factor."""
+        require_nodes(problem, options)
         rtol = options.relative_tolerance(RTOLS)
         prior = saddle_map.prior_state(problem, activation)
         dimension = saddle_map.range_of(np.asarray(prior.hidden)).embed.shape[1]

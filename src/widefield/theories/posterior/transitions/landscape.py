@@ -14,7 +14,7 @@ from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.posterior import problem as core
 from widefield.theories.posterior.branch_choice import branches_of
-from widefield.theories.posterior.branches import LandscapePoint, Options
+from widefield.theories.posterior.branches import LandscapePoint, Options, check_switches
 
 DIMS = ("correlation", "state", "state_", "sample", "sample_")
 
@@ -46,14 +46,17 @@ def landscape(
     correlation is unstable the status is ``saddle``.
     """
     begun = time.perf_counter()
-    problem = core.problem_of(network, task, temperature)
+    check_switches(progress, throw)
+    options = Options("landscape", rtol, max_steps)
+    core.check(network, task)
     pair = _states(along, network.depth)
     values = checks.real_array(
         "values", np.linspace(-0.9, 0.9, 37) if values is None else values, (1,), "correlations"
     )[0]
     if np.any(np.abs(values) >= 1) or np.any(np.diff(values) <= 0):
         raise ValueError("`values` must rise and lie strictly between −1 and 1.")
-    branches = branches_of(problem, network.activation, Options("landscape", rtol, max_steps))
+    problem = core.problem_of(network, task, temperature)
+    branches = branches_of(problem, network.activation, options)
     with bar("landscape", len(values), progress, seconds=(2 + 0.2 * len(values)) * branches.seconds) as advance:
         points = branches.landscape(pair, values, advance)
     certificate = Certificate(
@@ -90,9 +93,12 @@ def _fields(problem: core.Problem, points: list[LandscapePoint | None]) -> dict[
 
 def _states(along: Any, depth: int) -> tuple[int, int]:
     try:
-        a, b = (checks.integer("along", state, 0) for state in along)
+        states = tuple(along)
     except TypeError:
-        raise ValueError(f"`along` must be two states such as (0, 1), got {along!r}.") from None
+        states = ()
+    if len(states) != 2:
+        raise ValueError(f"`along` must be two states such as (0, 1), got {along!r}.")
+    a, b = (checks.integer("along", state, 0) for state in states)
     if max(a, b) >= depth or a == b:
         raise ValueError(f"`along` must be two different states below {depth}, got {along!r}.")
     return a, b

@@ -17,7 +17,6 @@ from widefield.answer.boundary import x64
 from widefield.answer.certificate import Certificate, Check, Status
 from widefield.answer.progress import bar
 from widefield.answer.solution import Solution, make_solution
-from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.solvers import continuation
@@ -31,10 +30,13 @@ from widefield.theories.posterior.branches import (
     Options,
     S,
     adjacent_correlation,
-)
+    at_most,
+    check_switches,
+)  # fmt: skip
 from widefield.theories.posterior.transitions.instability import find_instability
 
 NAMES = ("free_energy", "order_parameter", "stability")
+MAX_POINTS = 10**5
 MARGINAL = 1e-3  # stability at an instability
 UNBROKEN = "nothing breaks W → −W spontaneously here (untied weights, or inputs or labels that break it)"
 UNTOLD = "sampled: the order is not told, and points close to the instability have large errors"
@@ -120,7 +122,8 @@ def transition(
     amplified error. Without the symmetry W → −W there is no sharp transition, and all points are None.
     """
     begun = time.perf_counter()
-    points = checks.integer("points", points, 2)
+    check_switches(progress, throw)
+    points = at_most("points", points, 2, MAX_POINTS)
     options = Options("transition", rtol, max_steps, along, paths=paths, seed=seed)
     branches = branches_of(core.problem_of(network, task, temperature), network.activation, options)
     with bar("transition", 4, progress, seconds=10 * branches.seconds) as advance:
