@@ -3,6 +3,7 @@
 import argparse
 import time
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,7 +28,7 @@ def attack(
     stop = time.monotonic() + 3600 * hours
     while time.monotonic() < stop and counts.total() < questions:
         i, judge = counts.total() // len(judges), judges[counts.total() % len(judges)]
-        question = judge.draw(np.random.default_rng([seed, *judge.name.encode(), i]))
+        question = replace(judge.draw(np.random.default_rng([seed, *judge.name.encode(), i])), seed=i)
         verdict, words = outcome(judge, question)
         counts[judge.name, verdict] += 1
         if verdict == "refused":

@@ -47,7 +47,7 @@ class Question:
     training: dict[str, Any] = field(default_factory=dict)
     teacher: dict[str, Any] = field(default_factory=dict)
     call: dict[str, Any] = field(default_factory=dict)
-    seed: int = 0
+    seed: int = 0  # of networks and of what is looked at: its number among the judge's questions
 
     @property
     def net(self) -> wf.Network:
@@ -84,10 +84,6 @@ def spread(rng: Generator, low: float, high: float) -> float:
     return float(f"{np.exp(rng.uniform(np.log(low), np.log(high))):.3g}")
 
 
-def seed(rng: Generator) -> int:
-    return int(rng.integers(10**6))
-
-
 def network(rng: Generator, depths: tuple, activations: Any = (*NAMES, *OWN), largest: float = 2.5) -> dict[str, Any]:
     """Deep or recurrent, variances of every size, every mask."""
     words: dict[str, Any] = {"kind": pick(rng, "DNN", "RNN"), "depth": pick(rng, *depths)}
@@ -117,15 +113,14 @@ def labels(rng: Generator, n: int, size: float = 1.0) -> list:
     return (size * rng.choice([-1.0, 1.0], n) * rng.uniform(0.5, 1.5, n)).round(3).tolist()
 
 
-def training(rng: Generator, n: int, depth: int) -> dict[str, Any]:
+def training(rng: Generator, n: int, depth: int, protocols: bool = True) -> dict[str, Any]:
     """Descent at a rate that is stable at variances of order one, with any of the protocols."""
     rate, steps = spread(rng, 0.03, 0.4) / (n * (depth + 1)), pick(rng, 1, 2, 5, 9)
-    words: dict[str, Any] = {"rate": rate, "steps": steps, "richness": spread(rng, 0.05, 3.0)}
     some = {"rate": (rate * rng.uniform(0.3, 1.0, steps)).round(5).tolist(), "weight_decay": spread(rng, 0.05, 1.0)}
     some |= {"temperature": spread(rng, 0.01, 0.3), "loss": "logistic", "momentum_time": rate * spread(rng, 1.5, 8)}
     some |= {"initial_scale": spread(rng, 0.7, 1.4), "flow": True}
-    words |= {name: value for name, value in some.items() if chance(rng, 0.2)}
-    return words
+    words = {name: value for name, value in some.items() if protocols and chance(rng, 0.2)}
+    return {"rate": rate, "steps": steps, "richness": spread(rng, 0.05, 3.0)} | words
 
 
 def teacher(rng: Generator) -> dict[str, Any]:

@@ -16,13 +16,15 @@ SOME = ("linear", "tanh", "erf", "relu", "sin", "gelu", "np.tanh(z) + 0.3 * z")
 BATCHES, SEEDS = 8, 12  # of paths, from which a standard error is made: its z is Student's
 
 
-def draw(rng: np.random.Generator) -> Question:
-    words, n = ask.network(rng, (1, 2, 3), SOME, 1.5) | {"readout_bias_variance": 0.0}, int(rng.integers(1, 4))
-    steps = ask.training(rng, n, words["depth"])
-    x = np.clip(ask.inputs(rng, n, words["depth"], plain=ask.chance(rng, 0.7)), -2, 2)
+def draw(
+    rng: np.random.Generator, activations: Any = SOME, depths: Any = (1, 2, 3), protocols: bool = True, **changed: Any
+) -> Question:
+    words, n = ask.network(rng, depths, activations, 1.5) | {"readout_bias_variance": 0.0}, int(rng.integers(1, 4))
+    steps = ask.training(rng, n, words["depth"], protocols) | changed
+    x = np.clip(ask.inputs(rng, n, words["depth"], plain=not protocols or ask.chance(rng, 0.7)), -2, 2)
     y = np.sign(ask.labels(rng, n)).tolist() if steps.get("loss") == "logistic" else ask.labels(rng, n)
     x_test = (x[:1] / 2).tolist() if ask.chance(rng, 0.3) else None
-    return Question(words, x.tolist(), y, x_test, training=steps, seed=ask.seed(rng))
+    return Question(words, x.tolist(), y, x_test, training=steps)
 
 
 def solve(q: Question, task: wf.Task | None = None, training: wf.Training | None = None, **options: Any) -> wf.Solution:
@@ -56,12 +58,6 @@ def networks(q: Question) -> None:
     student("prediction", theory, 2 * wide - narrow, stderr=stderr, bound=bound + next_order)
 
 
-def draw_lazy(rng: np.random.Generator) -> Question:
-    q = draw(rng)
-    kept = {name: q.training[name] for name in ("rate", "steps")}
-    return replace(q, y=ask.labels(rng, len(q.x)), training=kept | {"richness": 1e-4})
-
-
 def lazy(q: Question) -> None:
     """At richness → 0, by either method: f ← f − η NTK (f − y) with the tangent kernel of the prior."""
     task, n = q.task, len(q.x)
@@ -92,12 +88,6 @@ def differential_equation(q: Question) -> None:
     close("prediction", found.prediction.values[:, 0, 0], expected, stated(found)[1] + 1e-8 * abs(y))
 
 
-def draw_linear(rng: np.random.Generator) -> Question:
-    q = draw(rng)
-    q.network.update(activation="linear")
-    return q
-
-
 def changed(q: Question) -> None:
     """Another order, the other sign of all labels, a test input, one state with tied weights: the same outputs."""
     x, y, plain = q.task.x, q.task.y, solve(q)
@@ -109,15 +99,6 @@ def changed(q: Question) -> None:
     if q.net.depth == 1:
         tied = replace(q.net, weights="tied", biases="tied", inputs="tied")
         close("one state", solve(q, net=tied).prediction.values, f, limit)
-
-
-def draw_sampled(rng: np.random.Generator) -> Question:
-    q, words = draw(rng), {"depth": int(rng.integers(2, 4)), "activation": ask.pick(rng, "tanh", "erf", "relu", "sin")}
-    words = {"kind": q.network["kind"], **words}
-    kept = {"rate": float(np.max(q.training["rate"])) / 3, "steps": 4, "richness": q.training["richness"]}
-    return replace(
-        q, network=words, x=np.array(q.x)[:, :3].tolist(), y=ask.labels(rng, len(q.x)), x_test=None, training=kept
-    )
 
 
 def stated_errors(q: Question) -> None:

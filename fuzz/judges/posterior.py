@@ -11,19 +11,13 @@ from fuzz.verdicts import Defect, answer, close
 FEW = ("erf", "relu", "tanh", "sin", "abs", "np.tanh(z) + 0.3 * z")
 
 
-def draw(rng: np.random.Generator) -> Question:
-    linear = ask.chance(rng, 0.6)
+def draw(rng: np.random.Generator, linear: bool = False) -> Question:
+    linear = linear or ask.chance(rng, 0.6)
     words = ask.network(rng, (1, 2, 3, 4) if linear else (1, 2), ("linear",) if linear else FEW)
     words.pop("bias_variance", None)
     n = int(rng.integers(1, 5 if linear else 3))
     y, kappa = ask.labels(rng, n, ask.spread(rng, 0.1, 3.0)), ask.spread(rng, 0.05, 5.0)
     return Question(words, ask.inputs(rng, n, words["depth"]), y, call={"temperature": kappa})
-
-
-def draw_linear(rng: np.random.Generator) -> Question:
-    q = draw(rng)
-    q.network.update(activation="linear")
-    return q
 
 
 def solve(q: Question, y: np.ndarray, **changed) -> wf.Solution:

@@ -22,7 +22,7 @@ def draw(rng: np.random.Generator) -> Question:
         words, x = words | {"depth": 1, "input_variance": 0.3}, np.clip(np.array(x)[:, :2], -2, 2).tolist()
         x = np.array(x)[:, 0].tolist() if np.ndim(x) == 3 else x
     x_test = None if np.ndim(x) == 3 else (np.array(x)[:2] + 0.3).tolist()
-    return Question(words, x, ask.labels(rng, n), x_test, call={"noise": ask.spread(rng, 1e-3, 1)}, seed=ask.seed(rng))
+    return Question(words, x, ask.labels(rng, n), x_test, call={"noise": ask.spread(rng, 1e-3, 1)})
 
 
 def by_quadrature(q: Question) -> None:
@@ -95,7 +95,7 @@ def changed(q: Question) -> None:
 
 def draw_small(rng: np.random.Generator) -> Question:
     words = ask.network(rng, (1, 2, 3, 5), ask.BOUNDED)
-    return Question(words, ask.inputs(rng, int(rng.integers(1, 4)), words["depth"]), seed=ask.seed(rng))
+    return Question(words, ask.inputs(rng, int(rng.integers(1, 4)), words["depth"]))
 
 
 def networks(q: Question) -> None:

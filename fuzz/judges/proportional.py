@@ -20,7 +20,7 @@ def draw(rng: np.random.Generator) -> Question:
     steps |= {"flow": True} if "batch_ratio" not in teacher and ask.chance(rng, 0.2) else {}
     words |= {"branch": branch} if branch else {}
     call = {"width_ratio": ask.pick(rng, 0.5, 1.0, 2.0)}
-    return Question(words, teacher=teacher, training=steps, call=call, seed=ask.seed(rng))
+    return Question(words, teacher=teacher, training=steps, call=call)
 
 
 def networks(q: Question) -> None:
