@@ -3,6 +3,9 @@
 PYTHON ?= python3
 WORKERS ?= 2
 UPGRADE ?=
+FUZZ_HOURS ?= 0.05
+FUZZ_SEED ?= 0
+FUZZ_JUDGE ?=
 
 BIN := .venv/bin
 LOCKED := .venv/.locked
@@ -14,7 +17,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MPLBACKEND=Agg \
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-full test-latest pytest lint docs bench lock clean help
+.PHONY: demo test test-full test-latest pytest lint docs bench fuzz lock clean help
 
 demo: $(READY)  ## Write the first figures to figures/ and print the agreement table
 	MPLBACKEND=Agg $(BIN)/widefield gallery run segadlo-1 prior-regression bauer-transition --out figures
@@ -42,6 +45,9 @@ docs: $(READY)  ## HTML pages in docs/_build/html
 
 bench: $(READY)  ## Benchmarks: ratios within one run, one thread
 	$(ONE_THREAD) JAX_ENABLE_COMPILATION_CACHE=false $(BIN)/python benchmarks/run.py
+
+fuzz: $(READY)  ## Random questions against independent judges: FUZZ_HOURS=0.05 FUZZ_SEED=0 FUZZ_JUDGE=
+	$(ONE_THREAD) $(BIN)/python -m fuzz --hours $(FUZZ_HOURS) --seed $(FUZZ_SEED) --judge "$(FUZZ_JUDGE)"
 
 lock:  ## Refresh requirements.lock (UPGRADE=1 also moves to newer versions); needs uv
 	@command -v uv >/dev/null || { echo "make lock needs uv on PATH (pip install uv)." >&2; exit 1; }
