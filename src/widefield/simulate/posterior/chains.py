@@ -51,19 +51,21 @@ class Chains(NamedTuple):
 
 
 def run_chains(
-    state: State, law: Law, move: Callable, *, warmup: int, draws: int, advance: Callable[[int], None]
+    state: State, law: Law, move: Callable, *, warmup: int, draws: int, together: int, advance: Callable[[int], None]
 ) -> tuple[Chains, State]:
-    """``warmup`` moves that may adapt the tuning, then ``draws`` measured ones with it frozen. Also: the last state."""
+    """``warmup`` moves that may adapt the tuning, then ``draws`` measured ones with it frozen. Also: the last state.
+
+    At most ``together`` moves are one call of JAX, which must not be computing when the interpreter ends.
+    """
     kept, total, done = [], None, 0
     while done < warmup + draws:
         warm = done < warmup
-        n = min(CHUNK, (warmup if warm else warmup + draws) - done)
-        state, sums, traces, moves = _chunk(state, done, n, warm, law, move)
+        n = min(CHUNK, together, (warmup if warm else warmup + draws) - done)
+        state, sums, traces, moves = jax.block_until_ready(_chunk(state, done, n, warm, law, move))
         if not warm:
             kept.append((np.asarray(traces)[:, :n], np.asarray(moves)[:, :n]))
             total = sums if total is None else jax.tree.map(jnp.add, total, sums)
         done += n
-        jax.block_until_ready(state.position)
         advance(n * len(state.key))
     mean = jax.tree.map(lambda x: np.asarray(x) / draws, total)
     traces, moves = (np.concatenate(parts, axis=1) for parts in zip(*kept, strict=True))

@@ -36,6 +36,7 @@ from widefield.simulate.networks.call import (
     timed_bar,
 )
 from widefield.simulate.networks.forward import Parameters
+from widefield.simulate.networks.interrupts import interruptible
 from widefield.simulate.networks.streams import CHAIN, streams
 from widefield.simulate.posterior import hmc, langevin
 from widefield.simulate.posterior.chains import TRACES, Chains, State, run_chains
@@ -48,6 +49,7 @@ SAMPLERS = ("hmc", "sgld")
 SPECTRUM = ("eigenvalue_real", "eigenvalue_imag")
 MIRROR = "W -> -W is a symmetry: networks are reported with positively correlated adjacent states"
 LEAPS, UPDATES = 12, 200  # of a move, roughly
+LONGEST_CALL = 0.5  # seconds, of a few moves in JAX
 COMPILE, LEAP, NORMAL, BYTE = (
     2.0,
     1e-4,
@@ -60,6 +62,7 @@ TRACE_COPIES = 3  # of what is kept of every draw
 
 
 @boundary.x64
+@interruptible
 def posterior(
     network: Network,
     task: Task,
@@ -195,14 +198,20 @@ class _Sampling:
         return batch_size(replicates, max(1, BATCH_NUMBERS // self.n_weights(width)))
 
     @property
-    def seconds(self) -> float:
-        """A rough estimate of the whole work."""
+    def seconds_of_move(self) -> float:
+        """A rough estimate for one chain."""
         n_weights = self.n_weights(self.law.width)
         leap = 8 * n_weights * (6 + 2 * self.net.depth * (1 + self.law.inputs.shape[1] / 8)) * BYTE
+        if self.sampler == "hmc":
+            return LEAPS * leap + NORMAL * n_weights
+        return (self.updates or UPDATES) * (leap + NORMAL * n_weights)
+
+    @property
+    def seconds(self) -> float:
+        """A rough estimate of the whole work."""
         moves, n_batches = self.warmup + self.draws, -(-self.replicates // self.batch(self.law.width, self.replicates))
-        per_move = LEAPS * leap + NORMAL * n_weights if self.sampler == "hmc" else leap + NORMAL * n_weights
-        repeated = 1 if self.sampler == "hmc" else self.updates or UPDATES
-        return COMPILE + moves * repeated * (self.replicates * per_move + n_batches * LEAPS * LEAP)
+        leaps = LEAPS if self.sampler == "hmc" else self.updates or UPDATES
+        return COMPILE + moves * (self.replicates * self.seconds_of_move + n_batches * leaps * LEAP)
 
 
 def _check_network(net: Network, task: Task, width: int) -> None:
@@ -240,6 +249,7 @@ def _sample(
     title = f"{sampling.replicates} chains at width {law.width}"
     with timed_bar(title, sampling.replicates * (warmup + draws), progress, sampling.seconds) as advance:
         batch = sampling.batch(law.width, sampling.replicates)
+        together = max(1, int(LONGEST_CALL / (batch * sampling.seconds_of_move)))
         for block in blocks(sampling.replicates, batch):
             rngs = streams(sampling.seed, range(block.start, block.start + batch), CHAIN)  # compiled once
             positions: list[Parameters] = []
@@ -262,7 +272,7 @@ def _sample(
                 jax.tree.map(lambda x: np.stack([x] * batch), tuning),
                 jax.vmap(jax.random.key)(np.array([rng.integers(2**62) for rng in rngs])),
             )
-            chains, last = run_chains(state, law, move, warmup=warmup, draws=draws, advance=advance)
+            chains, last = run_chains(state, law, move, warmup=warmup, draws=draws, together=together, advance=advance)
             parts.append(chains)
             for w in np.asarray(last.position.weights[0]) if with_spectra else ():
                 finite = np.isfinite(w).all()
