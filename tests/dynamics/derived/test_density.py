@@ -103,6 +103,10 @@ def test_samples_and_networks_have_this_density():
 
 
 def test_bad_input_and_folds():
+    bad = [("nodes", v) for v in ("a", True, 1, 2.5)] + [("reach", v) for v in ("a", True, 0, float("nan"))]
+    for name, value in [*bad, ("rtol", "a"), ("rtol", 2), ("throw", "no")]:
+        with pytest.raises(ValueError, match=f"`{name}` must"):
+            wf.neuron_density(NET, TASK, wf.Training(0.1, 3), **{name: value})
     with pytest.raises(ValueError, match="`network` must have depth 1"):
         density(wf.DNN(2, "tanh"), TASK, **PHYSICS)
     with pytest.raises(ValueError, match="activation without kinks"):

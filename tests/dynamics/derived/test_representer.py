@@ -91,9 +91,17 @@ def test_bad_input():
         ({"degree": 0}, "`degree` must be an integer of at least 1"),
         ({"test_kernel": np.ones((3, 4))}, "`test_kernel` must have 2 columns"),
         ({"step": 3}, "`step` must be one between 0 and 2"),
+        ({"step": True}, "`step` must be one between 0 and 2"),
+        ({"degree": 1.5}, "`degree` must be an integer"),
+        ({"test_kernel": "a"}, "`test_kernel` must"),
+        ({"rtol": "a"}, "`rtol` must"),
+        ({"throw": "no"}, "`throw` must be True or False"),
     ):
         with pytest.raises(ValueError, match=message):
             wf.regularized_prediction(found, **changes)
+    without = predict(wf.DNN(1, "linear"), wf.Task(X, Y), **options | {"quantities": "loss"})
+    with pytest.raises(ValueError, match="`solution` must have the fields"):
+        wf.regularized_prediction(without)
     with pytest.raises(ValueError, match="`solution` must be one of widefield.dynamics"):
         wf.regularized_prediction(np.eye(2))
     tanh = predict(wf.DNN(1, "tanh"), wf.Task(X, Y), **options)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import widefield as wf
+from tests.dynamics.question import predict
 from tests.dynamics.test_oracles import DEEP, EVERYWHERE, TIED, D, P, X, Y, ask
 from widefield.theories.dynamics.methods import perturbative
 
@@ -97,3 +98,21 @@ def test_an_expansion_beyond_its_reach_is_inaccurate(network):
     assert small.status is wf.Status.success and large.status is wf.Status.inaccurate
     ratio = large.certificate.checks["expansion"].value / small.certificate.checks["expansion"].value
     np.testing.assert_allclose(ratio, 900, rtol=1e-6)
+
+
+@pytest.mark.parametrize("activation", ["linear", "tanh"])
+def test_the_loss_is_that_of_the_outputs(activation):
+    """Expanded like the outputs, it would fall below zero where these overshoot the labels."""
+    labels = np.array([1.0, -1.0])
+    options = {
+        "rate": 0.4,
+        "steps": 12,
+        "richness": 0.5,
+        "method": "perturbative",
+        "quantities": ("loss", "prediction"),
+    }
+    task = wf.Task(np.array([[1.0, 0.2, 0.0], [0.1, -1.0, 0.3]]), labels)
+    found = predict(wf.DNN(2, activation), task, **options, paths=256, throw=False)
+    own = 0.5 * np.sum((found.prediction.values[..., 0] - labels) ** 2, axis=1)
+    np.testing.assert_allclose(found.loss, own, rtol=1e-12)
+    assert np.all(found.loss.values >= 0)

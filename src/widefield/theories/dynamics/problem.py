@@ -174,6 +174,11 @@ class Problem:
             momentum=self.training.momentum_time is not None,
         )  # fmt: skip
 
+    def losses(self, outputs: np.ndarray) -> np.ndarray:
+        """The loss (step,) of outputs (step, state, sample, output) of all inputs."""
+        read = jnp.asarray(outputs[:, list(self.readouts), : self.task.n_samples])
+        return np.asarray(jax.vmap(lambda f: total_loss(self.loss, f, jnp.asarray(self.labels)))(read))
+
     def tolerances(self, n_paths: int) -> tuple[float, float]:
         """Variance that may be left out of a feature and of a gradient, relative to its own."""
         if self.exact:

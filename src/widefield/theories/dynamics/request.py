@@ -58,8 +58,13 @@ def make_request(
     paths = None if paths is None else 2 * -(-checks.integer("paths", paths, 64) // 2)  # they come in pairs
     seed = checks.integer("seed", seed, 0)
     steps = _steps(at, len(problem.rates))
-    if isinstance(quantities, Iterable):
-        quantities = (quantities,) if isinstance(quantities, str) else tuple(quantities)
+    if quantities is not None:
+        names = (
+            (quantities,) if isinstance(quantities, str) or not isinstance(quantities, Iterable) else tuple(quantities)
+        )
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError(f"`quantities` must be names of fields, got {quantities!r}.")
+        quantities = names
     memory.refuse(problem, method, paths)
     sizes = memory.sizes(problem, method, len(steps), at is not None, paths or memory.first_paths(problem), quantities)
     free = memory.limit() - memory.solving(problem, method, paths)

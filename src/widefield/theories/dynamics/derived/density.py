@@ -55,6 +55,7 @@ def neuron_density(
     Limits: one input and one output; activations without kinks (relu neurons collect at h = 0, which has no density).
     """
     begun = time.perf_counter()
+    checks.flag("throw", throw)
     question = problem(network, replace(task, x_test=None, y_test=None) if isinstance(task, Task) else task, training)
     training.refuse("neuron_density", "momentum_time", "temperature", "initial_scale")
     if network.depth != 1:

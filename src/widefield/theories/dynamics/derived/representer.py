@@ -40,6 +40,7 @@ def regularized_prediction(
     :math:`f = v\Phi\Delta/\lambda` holds.
     """
     start = time.perf_counter()
+    checks.flag("throw", throw)
     K, y, f = _question(solution, step)
     if 4 * K.nbytes > memory_budget():
         raise MemoryError(
@@ -77,6 +78,8 @@ def _question(solution: Any, step: int) -> tuple[np.ndarray, np.ndarray, np.ndar
     """The kernel over (sample, output), the labels and the outputs (sample, output) at ``step``."""
     if not isinstance(solution, Solution) or solution.training is None or solution.task is None:
         raise ValueError("`solution` must be one of widefield.dynamics.")
+    if not {"ntk", "prediction"} <= set(solution.data):
+        raise ValueError('`solution` must have the fields of `quantities=("prediction", "ntk")`.')
     if solution.training.loss != "squared":
         raise ValueError(f"`solution` must have the squared loss, got {solution.training.loss_name!r}.")
     y = solution.task.labels()

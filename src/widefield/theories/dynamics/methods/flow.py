@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from widefield.answer.certificate import Status
@@ -12,7 +10,7 @@ from widefield.solvers import extrapolation
 from widefield.theories.dynamics import memory
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves, divergence, size
 from widefield.theories.dynamics.methods import lazy, paths
-from widefield.theories.dynamics.problem import Problem, total_loss
+from widefield.theories.dynamics.problem import Problem
 from widefield.theories.dynamics.request import Request
 
 FLOW_LEVELS, MOST_LEVELS = 3, 8  # halvings of the rate on the way to gradient flow: least, and most
@@ -82,7 +80,7 @@ def _limit(problem: Problem, request: Request, levels: list[TrainingCurves]) -> 
 
     Error: the last change of the outputs of readouts, relative to their size, and the share of it in every field.
     """
-    last, read, n = levels[-1], list(problem.readouts), problem.task.n_samples
+    last, read = levels[-1], list(problem.readouts)
     outputs, change = extrapolation.extrapolate([one.prediction.value for one in levels])
     errors = [float(change[:, read].max()) / size(outputs[:, read], problem.least_output)]
     errors += [one.error for one in levels]
@@ -98,8 +96,7 @@ def _limit(problem: Problem, request: Request, levels: list[TrainingCurves]) -> 
     if "state_prediction" in request.fields:
         judge(change, outputs)
     kernels = {name: limit([one.kernels[name] for one in levels]) for name in last.kernels}
-    loss = jax.vmap(lambda f: total_loss(problem.loss, f, jnp.asarray(problem.labels)))
     return replace(
         last, prediction=Estimate(outputs, last.prediction.stderr),
-        loss=Estimate(np.asarray(loss(jnp.asarray(outputs[:, read, :n]))), last.loss.stderr), kernels=kernels, error=float(np.max(errors)),
+        loss=Estimate(problem.losses(outputs), last.loss.stderr), kernels=kernels, error=float(np.max(errors)),
     )  # fmt: skip

@@ -64,15 +64,19 @@ def _orders(problem: Problem, request: Request) -> TrainingCurves:
         return failed[0]
     zeroth, second = _weights(richnesses)
 
-    def to_second_order(get: Callable[[Batch], np.ndarray], known: Estimate | None = None) -> Estimate:
+    def to_second_order(get: Callable[[Batch], np.ndarray], known: Estimate | None = None) -> list[np.ndarray]:
+        """Of every batch."""
         values = [np.stack([get(one) for one in same]) for same in zip(*levels, strict=True)]
         first = [np.tensordot(zeroth, v, axes=1) if known is None else known.value for v in values]
         orders = zip(first, values, strict=True)
-        return over_batches([a + problem.richness**2 * np.tensordot(second, v, axes=1) for a, v in orders])
+        return [a + problem.richness**2 * np.tensordot(second, v, axes=1) for a, v in orders]
 
     asked = [name for name in AVERAGED if name in request.fields]
-    kernels = {name: to_second_order(lambda one, name=name: one.averages[name]) for name in asked}  # type: ignore[misc]
-    prediction = to_second_order(lambda one: one.prediction, static.prediction)
+    of = lambda name: lambda one: one.averages[name]  # noqa: E731
+    kernels = {name: over_batches(to_second_order(of(name))) for name in asked}
+    outputs = to_second_order(lambda one: one.prediction, static.prediction)
+    prediction = over_batches(outputs)
+    loss = replace(over_batches([problem.losses(one) for one in outputs]), value=problem.losses(prediction.value))
     fewer = np.abs(richnesses) < np.abs(richnesses).max()
     values = [one.prediction.value for one in marched]
     kept = [value for value, keep in zip(values, fewer, strict=True) if keep]
@@ -80,9 +84,9 @@ def _orders(problem: Problem, request: Request) -> TrainingCurves:
     cut = problem.richness**2 * np.abs(change)  # what outputs change by without the largest richness
     sampled = relative_error(prediction, problem.readouts, cut, problem.least_output)
     if request.ntk:
-        kernels["ntk"] = to_second_order(lambda one: np.asarray(one.ntk), static.kernels["ntk"])
+        kernels["ntk"] = over_batches(to_second_order(lambda one: np.asarray(one.ntk), static.kernels["ntk"]))
     return replace(
-        marched[-1], prediction=prediction, loss=to_second_order(lambda one: one.loss, static.loss), draws={}, kernels=kernels,
+        marched[-1], prediction=prediction, loss=loss, draws={}, kernels=kernels,
         error=float(np.max([static.error, sampled])), correction=_correction(problem, static, prediction, kernels),
     )  # fmt: skip
 
@@ -141,7 +145,7 @@ def _closed_form(problem: Problem, request: Request) -> TrainingCurves:
         kernels["ntk"] = Estimate(tangent + square * second[:, None, None])
     return replace(
         static, prediction=outputs, diagnostics={"solver": "closed form"}, kernels=kernels,
-        loss=Estimate(static.loss.value - square * np.sum(wrong * f2[:, :n], axis=1)),
+        loss=Estimate(problem.losses(prediction)),
         correction=_correction(problem, static, outputs, kernels),
     )  # fmt: skip
 
