@@ -47,8 +47,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def interruptible(call: Callable[[], Any]) -> Any:
-    """The value of ``call``; after an interrupt its thread is told to stop, and another takes its place."""
-    if threading.current_thread() is not threading.main_thread():  # which alone hears interrupts
+    """The value of ``call``; after an interrupt its thread is told to stop, and another takes its place.
+
+    What is traced, profiled or called from another thread than the main one, which alone hears interrupts, runs where it is.
+    """
+    if threading.current_thread() is not threading.main_thread() or sys.gettrace() or sys.getprofile():
         return call()
     outcome: dict[str, Any] = {}
     outer = {name: getattr(jax.config, name) for name in CONTEXTS}  # of this thread alone, unless they are global

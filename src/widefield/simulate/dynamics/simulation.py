@@ -21,7 +21,6 @@ from widefield.simulate.dynamics.responses import Probe
 from widefield.simulate.dynamics.rows import Rows
 from widefield.simulate.dynamics.training import Networks
 from widefield.simulate.networks.call import Names, blocks, check_call, count, labeled, timed_bar
-from widefield.simulate.networks.interrupts import interruptible
 from widefield.simulate.networks.trained import Trained, certify_trained, in_flow
 
 DIVERGED = 1e6  # growth of an output, against labels and first outputs, that no stable training shows
@@ -32,7 +31,6 @@ UNEQUAL = (
 
 
 @boundary.x64
-@interruptible
 def dynamics(
     network: Network,
     task: Task,

@@ -28,7 +28,6 @@ from widefield.simulate.networks.call import (
     refuse_memory,
     timed_bar,
 )
-from widefield.simulate.networks.interrupts import interruptible
 from widefield.simulate.networks.streams import HIDDEN, streams
 from widefield.simulate.prior.cost import plan
 from widefield.simulate.prior.simulation import prior
@@ -45,7 +44,6 @@ NAME = "simulate.finite_width"
 
 
 @boundary.x64
-@interruptible
 def finite_width(
     network: Network,
     task: Task,

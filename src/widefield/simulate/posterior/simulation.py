@@ -36,7 +36,6 @@ from widefield.simulate.networks.call import (
     timed_bar,
 )
 from widefield.simulate.networks.forward import Parameters
-from widefield.simulate.networks.interrupts import interruptible
 from widefield.simulate.networks.streams import CHAIN, streams
 from widefield.simulate.posterior import hmc, langevin
 from widefield.simulate.posterior.chains import TRACES, Chains, State, run_chains
@@ -62,7 +61,6 @@ TRACE_COPIES = 3  # of what is kept of every draw
 
 
 @boundary.x64
-@interruptible
 def posterior(
     network: Network,
     task: Task,

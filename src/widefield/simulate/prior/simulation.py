@@ -28,7 +28,6 @@ from widefield.simulate.networks.call import (
     timed_bar,
 )
 from widefield.simulate.networks.forward import Parameters, prior_scales, tangent_kernel
-from widefield.simulate.networks.interrupts import interruptible
 from widefield.simulate.networks.streams import HIDDEN, streams
 from widefield.simulate.networks.weights import (
     DrawnWeights,
@@ -45,7 +44,6 @@ UNEQUAL = "unequal widths: averages over two different states do not exist; draw
 
 
 @boundary.x64
-@interruptible
 def prior(
     network: Network,
     task: Task,

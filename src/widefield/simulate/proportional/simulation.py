@@ -31,7 +31,6 @@ from widefield.simulate.networks.call import (
     refuse_memory,
     timed_bar,
 )
-from widefield.simulate.networks.interrupts import interruptible
 from widefield.simulate.networks.streams import DATA, HIDDEN, READOUT, streams
 from widefield.simulate.networks.trained import FLOW_COPIES, Trained, certify_trained, in_flow
 from widefield.simulate.proportional.sizes import NAME, Sizes, sizes_of
@@ -55,7 +54,6 @@ CALLS = 2e-5  # seconds of Python per layer
 
 
 @boundary.x64
-@interruptible
 def proportional(
     network: Network,
     teacher: Teacher,
