@@ -60,7 +60,7 @@ def check_common(arguments: dict[str, Any]) -> None:
         elif name == "throw" or (name == "progress" and value is not None):
             checks.flag(name, value)
         elif type(value) in (list, tuple) or isinstance(value, np.ndarray | jax.core.Tracer):
-            checks.as_array(name, value, "an array, a list of equal parts, or what they would hold")
+            checks.as_array(name, value, "a number or an array")
         if name == "quantities" and not isinstance(value, str | Iterator | None):
             words = value if isinstance(value, Collection) and not isinstance(value, np.ndarray) else (None,)
             if not all(isinstance(word, str) for word in words):

@@ -51,37 +51,39 @@ def _display(console, shown: bool, transient: bool) -> Iterator[Update]:
     if not shown or _SHOWN.get():
         yield lambda done, total, what: None
         return
+    from rich import progress as parts
+
     token = _SHOWN.set(True)
     try:
-        with _terminal(console, transient) if console.is_terminal else _lines(console, transient) as update:
-            yield update
+        if console.is_terminal:
+            words, count = parts.TextColumn("{task.description}"), parts.MofNCompleteColumn()
+            left = parts.TimeRemainingColumn(), parts.TextColumn("left")
+            with parts.Progress(
+                words, parts.BarColumn(), count, *left, console=console, transient=transient
+            ) as progress:
+                task = progress.add_task("", total=None)
+                yield lambda done, total, what: progress.update(task, completed=done, total=total, description=what)
+        else:
+            lines = _Lines(console)
+            yield lines
+            if not transient:
+                lines.tell()
     finally:
         _SHOWN.reset(token)
 
 
-@contextmanager
-def _terminal(console, transient: bool) -> Iterator[Update]:
-    from rich import progress as parts
+class _Lines:
+    """How far it is, once in a while."""
 
-    words, count = parts.TextColumn("{task.description}"), parts.MofNCompleteColumn()
-    left = parts.TimeRemainingColumn(), parts.TextColumn("left")
-    with parts.Progress(words, parts.BarColumn(), count, *left, console=console, transient=transient) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda done, total, what: progress.update(task, completed=done, total=total, description=what)
+    def __init__(self, console):
+        self.console, self.told, self.line = console, time.monotonic(), ""
 
+    def __call__(self, done: float, total: float, what: str) -> None:
+        self.line = f"{what}: {done:g}/{total:g}"
+        if time.monotonic() - self.told >= PAUSE:
+            self.tell()
 
-@contextmanager
-def _lines(console, quiet: bool) -> Iterator[Update]:
-    """The last line is always told, unless ``quiet``."""
-    began, last, told = time.monotonic(), "", False
-
-    def update(done: float, total: float, what: str) -> None:
-        nonlocal began, last, told
-        last, told = f"{what}: {done:g}/{total:g}", False
-        if time.monotonic() - began >= PAUSE:
-            console.print(last, highlight=False, soft_wrap=True)
-            began, told = time.monotonic(), True
-
-    yield update
-    if last and not told and not quiet:
-        console.print(last, highlight=False, soft_wrap=True)
+    def tell(self) -> None:
+        if self.line:
+            self.console.print(self.line, highlight=False, soft_wrap=True)
+        self.told, self.line = time.monotonic(), ""
