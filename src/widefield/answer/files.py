@@ -9,8 +9,6 @@ import json
 import os
 import re
 import secrets
-import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -134,24 +132,21 @@ def _items(group) -> list[Any]:
     return list(group.values())
 
 
-def write_atomically(path: str | os.PathLike, content: Any, *rest: bytes) -> Path:
+def write_atomically(path: str | os.PathLike, *content: Any) -> Path:
     """Write a file under a temporary name, flush it to disk and rename it: until then, the old file is there.
 
-    ``content`` are bytes, followed by the ``rest``, or a function that makes a file of the name it is given. What saves
-    have left in the folder that were killed is removed; a lock tells it from what is being written.
+    What saves that were killed have left in the folder is removed; a lock tells it from what is being written.
     """
     path = checks.path("path", path)
     if not path.parent.is_dir():
         raise ValueError(f"`path` must lie in an existing folder, but {str(path.parent)!r} does not exist.")
     if path.is_dir():
         raise ValueError(f"`path` must be the name of a file, but {str(path)!r} is a folder.")
-    if callable(content):
-        content = _content_made_by(content, path)
     _remove_what_was_left(path.parent)
     file, scratch = _scratch(path.parent)
     with file:
         try:
-            for part in (content, *rest):
+            for part in content:
                 view = memoryview(part)
                 while view:
                     view = view[os.write(file.fileno(), view[:PART]) :]
@@ -164,12 +159,6 @@ def write_atomically(path: str | os.PathLike, content: Any, *rest: bytes) -> Pat
             scratch.unlink(missing_ok=True)
             raise
     return path
-
-
-def _content_made_by(make: Callable[[str], Any], path: Path) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="widefield-") as folder:
-        make(str(Path(folder) / path.name))
-        return (Path(folder) / path.name).read_bytes()
 
 
 def _scratch(folder: Path) -> tuple[BinaryIO, Path]:

@@ -76,7 +76,7 @@ def store(name: str, made: Made, out: Path, *, title: str, source: str, full: bo
 
     files = tuple(out / f"{name}.{suffix}" for suffix in ("png", "nc", "json"))
     save(made.figure, files[0])
-    write_atomically(files[1], lambda scratch: made.data.to_netcdf(scratch, engine="h5netcdf"))
+    write_atomically(files[1], made.data.to_netcdf(engine="h5netcdf"))
     content = {
         "name": name,
         "title": title,
@@ -91,7 +91,7 @@ def store(name: str, made: Made, out: Path, *, title: str, source: str, full: bo
         "versions": {package: metadata.version(package) for package in ("widefield", "jax", "numpy", "scipy")},
     }
     text = json.dumps(finite(plain(content)), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    write_atomically(files[2], lambda scratch: Path(scratch).write_text(text, encoding="utf-8"))
+    write_atomically(files[2], text.encode())
     return Result(name, files, made.table, made.agrees, made.notes, wall_time)
 
 
