@@ -1,5 +1,6 @@
 """Pictures: drawn for whatever a solution holds, without touching matplotlib's global state, written whole."""
 
+import os
 import sys
 
 import matplotlib
@@ -189,15 +190,16 @@ def test_the_file_has_the_house_resolution_and_is_whole(tmp_path):
     assert (tmp_path / "b.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "a.png"
     path.write_text("old")
 
-    def fail(temporary):
+    def fail(descriptor, content):
         raise OSError("disk full")
 
+    monkeypatch.setattr(os, "write", fail)
     with pytest.raises(OSError, match="disk full"):
-        write_atomically(path, fail)
+        write_atomically(path, b"new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.png"]
 
