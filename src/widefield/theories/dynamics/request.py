@@ -1,12 +1,15 @@
 """What is asked for: the method, the fields that fit in memory, the steps of kernels, and how to sample."""
 
-from collections.abc import Iterable, Sequence, Sized
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence, Sized
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from widefield.answer.boundary import choose_quantities, memory_budget
+from widefield.answer.progress import LONG, bar
 from widefield.question import checks
 from widefield.theories.dynamics import memory
 from widefield.theories.dynamics.march import responses
@@ -15,7 +18,19 @@ from widefield.theories.dynamics.problem import Problem
 
 METHODS = ("full", "lazy", "independent", "perturbative")
 AVERAGED = (*KERNELS, *responses.NAMES, "alignment", "ntk_alignment")
+SHOWN = 2.0  # seconds beyond which a call shows what remains of it
+COMPILING = 2.5  # seconds of a compilation
 SAMPLED_RTOL, DETERMINISTIC_RTOL = 0.05, 1e-3  # of the outputs, where none is given
+
+
+_compiled: set[Hashable] = set()
+
+
+def compiling(*key: Hashable) -> float:
+    """Seconds that a compilation takes: none where it has been made before."""
+    seconds = 0.0 if key in _compiled else COMPILING
+    _compiled.add(key)
+    return seconds
 
 
 @dataclass(frozen=True)
@@ -31,6 +46,11 @@ class Request:
     rtol: float | None = None
     seed: int = 0
     progress: bool | None = None
+    begun: float = field(default_factory=time.perf_counter)
+
+    def bar(self, title: str, total: int, seconds: float) -> AbstractContextManager[Callable[[int], None]]:
+        """Of a part of the call that may last ``seconds`` more, shown where all of it lasts longer than `SHOWN`."""
+        return bar(title, total, self.progress, LONG / SHOWN * (time.perf_counter() - self.begun + seconds))
 
     @property
     def ntk(self) -> bool:

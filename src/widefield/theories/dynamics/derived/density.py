@@ -23,7 +23,7 @@ from widefield.question.training import Training
 from widefield.theories.dynamics.methods import two_layers
 from widefield.theories.dynamics.methods.two_layers import Motion
 from widefield.theories.dynamics.problem import Problem, problem
-from widefield.theories.dynamics.request import Request
+from widefield.theories.dynamics.request import Request, compiling
 
 COPIES = 40  # arrays of the grid's size that are held at once
 
@@ -37,6 +37,7 @@ def neuron_density(
     nodes: int = 101,
     reach: float = 4.0,
     rtol: float = 1e-4,
+    progress: bool | None = None,
     throw: bool = True,
 ) -> Solution:
     r"""Density of pre-activations h and backward fields z over the neurons of a two-layer network, at the end of training.
@@ -56,6 +57,8 @@ def neuron_density(
     """
     begun = time.perf_counter()
     checks.flag("throw", throw)
+    if progress is not None:
+        checks.flag("progress", progress)
     question = problem(network, replace(task, x_test=None, y_test=None) if isinstance(task, Task) else task, training)
     training.refuse("neuron_density", "momentum_time", "temperature", "initial_scale")
     if network.depth != 1:
@@ -74,9 +77,10 @@ def neuron_density(
             f"{describe_bytes(memory_budget())} may be used."
         )
     grid = reach * np.linspace(-1, 1, nodes)
-    _, fine, error = two_layers.refined(question, Request("full", (), (), rtol=rtol, progress=False))
+    request = Request("full", (), (), rtol=rtol, progress=progress)
+    _, fine, error = two_layers.refined(question, request)
     assert fine is not None, "the first rule is always tried"
-    h, z, density, folded = _carried(question, fine, grid)
+    h, z, density, folded = _carried(question, request, fine, grid)
     certificate = Certificate(
         "neuron_density", {"folded": Check(folded, 0.0), "error": Check(error, rtol, Status.not_converged)},
         None if fine.diverged_at is None else Status.diverged, steps=training.steps, wall_time=time.perf_counter() - begun,
@@ -91,7 +95,7 @@ def neuron_density(
 
 
 def _carried(
-    question: Problem, fine: two_layers.RuleCurves, grid: np.ndarray
+    question: Problem, request: Request, fine: two_layers.RuleCurves, grid: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
     """h, z and p on the image of the grid, and where it folds. Its nodes have no weight in the outputs that drive them."""
     initial = np.stack([v.ravel() for v in np.meshgrid(grid, grid, indexing="ij")])
@@ -104,8 +108,12 @@ def _carried(
     starts = two_layers.Site(jnp.stack([one, zero]), jnp.stack([zero, one]))  # derivatives by the two starting values
     tangents = Motion(starts, jax.tree.map(jnp.zeros_like, starts))
     step = partial(_moved, shape.activation, shape.gradient, fine.substeps is not None, physics, weights)
-    for part in np.repeat(question.rates[:-1] / substeps, substeps):
-        motion, tangents = step(motion, tangents, jnp.asarray(part))
+    parts = np.repeat(question.rates[:-1] / substeps, substeps)
+    work = compiling(shape, nodes.shape, fine.substeps) + 2e-7 * nodes.size * len(parts)
+    with request.bar(f"{nodes.shape[1]} neurons", len(parts), work) as advance:
+        for part in parts:
+            motion, tangents = jax.block_until_ready(step(motion, tangents, jnp.asarray(part)))
+            advance(1)
     n = initial.shape[1]
     J = np.concatenate([tangents.site.a, tangents.site.V], axis=1)[:, :, :n]
     determinant = J[0, 0] * J[1, 1] - J[0, 1] * J[1, 0]

@@ -10,11 +10,12 @@ networks have equal slopes on all paths, one of which is exact. Cost T³P³ per 
 sizes of the kicks, extrapolated to none.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.answer.progress import bar
 from widefield.theories.dynamics.march import kernels, sources
 from widefield.theories.dynamics.march.batch import Batch
 from widefield.theories.dynamics.problem import Problem
@@ -41,13 +42,25 @@ def sizes(problem: Problem, n_steps: int, n_paths: int) -> dict[str, int]:
     paths = 8 * rows * depth * n * n_paths * (2 + 2 * channels)
     followed = 8 * rows * depth * n * (channels + 1) ** 2 * states * n_paths
     kept = 2 if problem.exact else 12  # of 8 batches
-    passes = 2 if problem.network.activation.breaks else 1
-    need = passes * one * (4 * rows**2 + kept * n_steps**2) + paths + max(followed, BLOCK_BYTES)
+    need = n_passes(problem) * one * (4 * rows**2 + kept * n_steps**2) + paths + max(followed, BLOCK_BYTES)
     return dict.fromkeys(NAMES, need)
 
 
+def n_passes(problem: Problem) -> int:
+    """How often sources are followed: with two sizes at kinks."""
+    return 2 if problem.network.activation.breaks else 1
+
+
+def n_products(problem: Problem, n_paths: int) -> int:
+    """Multiplications of all passes."""
+    depth, n, channels = problem.network.depth, problem.task.n_samples, problem.n_channels
+    states = 1 if problem.by_layer else depth
+    followed = (channels + 1) * states * n * (1 if problem.exact else n_paths)
+    return n_passes(problem) * followed * depth * 2 * channels * states * n**2 * len(problem.rates) ** 3 // 6
+
+
 def responses(
-    problem: Problem, batch: Batch, rows: tuple[int, ...], progress: bool | None
+    problem: Problem, batch: Batch, rows: tuple[int, ...], advance: Callable[[int], None]
 ) -> tuple[Pair, Pair | None, float]:
     """A and B (channel, state, state_, step, step_, sample, sample_), state_ of length 1 for layers, from the paths of one batch.
 
@@ -57,29 +70,28 @@ def responses(
     if problem.exact:
         T, depth, channels = len(problem.rates), problem.network.depth, problem.n_channels
         flat = sources.slopes(np.ones((T, depth, n, 1)), np.zeros((channels, T, depth, n, 1)))
-        return _respond(problem, batch, flat, progress), None, 0.0
+        return _respond(problem, batch, flat, advance), None, 0.0
     h = kernels.stack(batch.samples, "preactivation")[:, :, :n]
     z = np.moveaxis(kernels.stack(batch.samples, "pregradient")[:, :, :, :n], 1, 0)
     if not problem.network.activation.breaks:
-        return _respond(problem, batch, sources.smooth(activation, h, z), progress), None, 0.0
+        return _respond(problem, batch, sources.smooth(activation, h, z), advance), None, 0.0
     fine, coarse = (
-        _respond(problem, batch, sources.kicks(activation, h, z, factor * sources.KICK), progress) for factor in (1, 2)
+        _respond(problem, batch, sources.kicks(activation, h, z, factor * sources.KICK), advance) for factor in (1, 2)
     )
     A, B = (a - b for a, b in zip(fine, coarse, strict=True))
     return (fine[0] + A, fine[1] + B), (A, B), sources.paths_needed(h, rows)
 
 
-def _respond(problem: Problem, batch: Batch, paths: sources.Paths, progress: bool | None) -> Pair:
+def _respond(problem: Problem, batch: Batch, paths: sources.Paths, advance: Callable[[int], None]) -> Pair:
     n_rows, n = len(problem.rates), problem.task.n_samples
     work = _Couplings(problem, batch, paths)
     per_row = 8 * n_rows * problem.network.depth * n * paths.n_paths
     per_sample = work.C.nbytes // n + per_row * (work.n_channels + 1) ** 2 * work.J
     block = int(np.clip(BLOCK_BYTES // max(per_sample, 1), 1, n))
-    with bar("responses", n_rows, progress, 1e-10 * work.n_products) as advance:
-        for s in reversed(range(n_rows)):
-            for first in range(0, n, block):
-                work.add_sources(s, np.arange(first, min(first + block, n)))
-            advance(1)
+    for s in reversed(range(n_rows)):
+        for first in range(0, n, block):
+            work.add_sources(s, np.arange(first, min(first + block, n)))
+        advance(1)
     B = np.zeros_like(work.B)
     if problem.by_layer:
         B[:, :-1] = work.B[:, 1:]
@@ -164,12 +176,6 @@ class _Couplings:
     def _site(self, k: int) -> tuple[int, int]:
         """Which site state ``k`` belongs to and its place there."""
         return (k, 0) if self.problem.by_layer else (0, k)
-
-    @property
-    def n_products(self) -> int:
-        """Multiplications of all passes."""
-        followed = (self.n_channels + 1) * self.J * self.n * self.paths.n_paths
-        return followed * self.depth * 2 * self.n_channels * self.J * self.n**2 * self.T**3 // 6
 
     def _learn(self, batch: Batch) -> None:
         r""":math:`C = \kappa(t,s)\Delta_\alpha(s)[M w\Phi + X]`, :math:`D = \kappa\sum_{c'}\Delta^{c'}G^{cc'}` and the readout's own motion."""

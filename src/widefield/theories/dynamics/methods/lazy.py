@@ -1,5 +1,8 @@
 """The static limit: outputs that follow the tangent kernel of the random network, whose kernels do not move."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -12,7 +15,7 @@ from widefield.theories.dynamics.march.responses import weight_mask
 from widefield.theories.dynamics.march.step import label_cosine
 from widefield.theories.dynamics.memory import KERNELS
 from widefield.theories.dynamics.problem import Problem, total_loss
-from widefield.theories.dynamics.request import Request
+from widefield.theories.dynamics.request import SHOWN, Request, compiling
 from widefield.theories.prior.core import Target, fill_matrices
 
 PRIOR_RTOL = 1e-10  # of averages in the random network
@@ -26,8 +29,9 @@ def covers(problem: Problem, request: Request) -> bool:
 def solve(problem: Problem, request: Request) -> TrainingCurves:
     """Outputs by the recursion (dynamics.25); descent does not amplify what an error of the tangent kernel adds at every step."""
     read, n, n_rows = list(problem.readouts), problem.task.n_samples, len(problem.rates)
-    tangent, accuracy = _tangent_kernel(problem, "state_prediction" in request.fields or len(read) > 1)
-    prediction, loss = _descent(problem, tangent)
+    tangent, accuracy = _tangent_kernel(problem, request)
+    with request.bar("descent", n_rows, 1e-3 * n_rows) as advance:
+        prediction, loss = _descent(problem, tangent, advance)
     bad = ~(loss <= DIVERGED * max(loss[0], 1.0))
     stop = int(np.argmax(bad)) if bad.any() else None
     outputs = prediction[:stop, read]
@@ -49,7 +53,7 @@ def solve(problem: Problem, request: Request) -> TrainingCurves:
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a divergence is seen in its loss
-def _descent(problem: Problem, tangent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _descent(problem: Problem, tangent: np.ndarray, advance: Callable[[int], None]) -> tuple[np.ndarray, np.ndarray]:
     """Outputs (step, state, sample, output) of all inputs and the loss, from the kernel (state, readout, sample, sample_)."""
     shape, n, read, tau = problem.shape, problem.task.n_samples, list(problem.readouts), problem.training.momentum_time
     labels = jnp.asarray(problem.labels)
@@ -65,29 +69,37 @@ def _descent(problem: Problem, tangent: np.ndarray) -> tuple[np.ndarray, np.ndar
         inertia = 1.0 if tau is None else rate / tau
         motion = (1 - inertia) * motion + inertia * kick
         f = f + rate * motion
+        advance(1)
     return np.asarray(outputs), np.asarray(values)
 
 
-def _tangent_kernel(problem: Problem, every_state: bool) -> tuple[np.ndarray, float]:
+def _tangent_kernel(problem: Problem, request: Request) -> tuple[np.ndarray, float]:
     """The prior's NTK (state, readout, sample, sample_), training and test inputs together, and its relative error.
 
-    Rows of states that are not read out are zero unless ``every_state`` is wanted: they need all pairs of states.
+    Rows of states that are not read out are zero unless all are asked for: they need all pairs of states.
     """
     depth, read = problem.network.depth, list(problem.readouts)
+    every_state = "state_prediction" in request.fields or len(read) > 1
     x = problem.task.sequences(depth, test=True)
     samples = range(len(x))
     kernel, error = np.zeros((depth, len(read), len(x), len(x))), 0.0
     if every_state or read != [depth - 1]:
-        kernel, error = _random(problem, x, Target("tangent", range(depth), read, samples, samples))
+        kernel, error = _random(problem, request, x, Target("tangent", range(depth), read, samples, samples))
     if read == [depth - 1]:
-        kernel[-1, 0], last = _random(problem, x, Target("tangent", None, None, samples, samples))
+        kernel[-1, 0], last = _random(problem, request, x, Target("tangent", None, None, samples, samples))
         error = max(error, last)
     return kernel, error
 
 
-def _random(problem: Problem, x: np.ndarray, target: Target) -> tuple[np.ndarray, float]:
+def _random(problem: Problem, request: Request, x: np.ndarray, target: Target) -> tuple[np.ndarray, float]:
     """A matrix of the random network and its relative error."""
-    matrices = fill_matrices(problem.network, x, {target.field: target}, PRIOR_RTOL)
+    long = 1e-8 * len(x) ** 2 * problem.network.depth**2 > SHOWN  # then it has a bar of its own
+    seconds = compiling(problem.shape.activation, target.field, len(x), problem.network.depth)
+    with nullcontext(int) if long else request.bar(f"{target.field} kernel", 1, seconds) as advance:
+        matrices = fill_matrices(
+            problem.network, x, {target.field: target}, PRIOR_RTOL, request.progress if long else False
+        )
+        advance(1)
     if matrices.failure is not None:
         raise SolveError(
             f"the {target.field} kernel of the random network is {matrices.failure}: {matrices.failure.value}"
@@ -108,7 +120,7 @@ def _static_kernels(problem: Problem, request: Request) -> dict[str, Estimate]:
     depth, times = problem.network.depth, (len(request.at),) * 2
     x = problem.task.sequences(depth)
     everywhere = (range(depth), range(depth), range(len(x)), range(len(x)))
-    feature, hidden = (_random(problem, x, Target(field, *everywhere))[0] for field in ("feature", "hidden"))
+    feature, hidden = (_random(problem, request, x, Target(field, *everywhere))[0] for field in ("feature", "hidden"))
 
     def at_all_steps(kernel: np.ndarray) -> Estimate:
         """(…, state, state_, at, at_, sample, sample_)."""

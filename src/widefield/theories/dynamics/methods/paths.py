@@ -6,7 +6,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from widefield.answer.progress import bar
 from widefield.theories.dynamics import memory
 from widefield.theories.dynamics.curves import (
     Estimate,
@@ -21,7 +20,7 @@ from widefield.theories.dynamics.march.batch import Arrays, Batch, TooFewPaths, 
 from widefield.theories.dynamics.march.step import gradient_shares
 from widefield.theories.dynamics.memory import DRAWN, FIRST_PATHS, N_BATCHES
 from widefield.theories.dynamics.problem import LEFT_OUT, Problem
-from widefield.theories.dynamics.request import AVERAGED, Request
+from widefield.theories.dynamics.request import AVERAGED, Request, compiling
 
 MOST_PATHS = 2**17
 N_DRAWN = 1024  # samples that are drawn where linear networks have coordinates
@@ -38,7 +37,7 @@ def covers(problem: Problem, request: Request) -> bool:
 def solve(problem: Problem, request: Request) -> TrainingCurves:
     """Once for linear networks, otherwise in batches, with as many paths as the tolerance asks for."""
     if problem.exact:
-        return gather(problem, [one_batch(problem, request, 0, 1)], request, None)
+        return gather(problem, all_batches(problem, request, None), request, None)
     if request.rtol is not None:
         return _to_tolerance(problem, request, request.rtol)
     if request.paths is not None:
@@ -109,23 +108,27 @@ def _to_tolerance(problem: Problem, request: Request, rtol: float) -> TrainingCu
         before = curves
 
 
-def all_batches(problem: Problem, request: Request, n_paths: int) -> list[Batch]:
-    """Independent batches of paths."""
-    return [one_batch(problem, request, n_paths, b) for b in range(N_BATCHES)]
-
-
-def one_batch(problem: Problem, request: Request, n_paths: int, batch: int) -> Batch:
-    """One batch reduced to what is kept of it."""
-    n_states, n_samples, _ = problem.physics.inputs.shape
-    n_rows = len(problem.rates)
-    work = 3e-7 * max(n_paths, 500) * n_states * n_samples
+def all_batches(problem: Problem, request: Request, n_paths: int | None) -> list[Batch]:
+    """Independent batches of paths, reduced to what is kept of them; a single one of coordinates, where there are no paths."""
+    depth, n, n_rows = problem.network.depth, problem.task.n_samples + problem.task.n_test, len(problem.rates)
+    n_batches, title = (1, "coordinates") if n_paths is None else (N_BATCHES, f"{N_BATCHES} × {n_paths} paths")
     rows = range(n_rows) if request.responses else request.at  # responses at one step are made of all before it
-    with bar(f"batch {batch + 1}", n_rows, request.progress, work * n_rows) as advance:
-        marched = march(problem, n_paths, request.seed, batch, ntk=request.ntk, at=rows, advance=advance)
-    return _observed(problem, marched, request, len(rows))
+    parts = responses.n_passes(problem) * request.responses + 1
+    each = 3e-7 * max(n_paths or 0, 500) * depth * n * n_rows
+    each += 1e-10 * request.responses * responses.n_products(problem, n_paths or 1)
+    with request.bar(
+        title,
+        n_batches * parts * n_rows,
+        compiling(problem.shape, n_paths, n) + 2e-10 * (depth * n) ** 3 + n_batches * each,
+    ) as advance:
+        batches = []
+        for b in range(n_batches):
+            marched = march(problem, n_paths or 0, request.seed, b, ntk=request.ntk, at=rows, advance=advance)
+            batches.append(_observed(problem, marched, request, len(rows), advance))
+    return batches
 
 
-def _observed(problem: Problem, batch: Batch, request: Request, n_rows: int) -> Batch:
+def _observed(problem: Problem, batch: Batch, request: Request, n_rows: int, advance) -> Batch:
     """What the fields need of one batch: kernels, cosines with that of the labels, samples and responses."""
     at, fields = request.at, request.fields
     averages: Arrays = {}
@@ -150,7 +153,7 @@ def _observed(problem: Problem, batch: Batch, request: Request, n_rows: int) -> 
     batch = replace(batch, averages=averages, draws=draws)
     if not request.responses:
         return replace(batch, samples={})
-    values, changes, needed = responses.responses(problem, batch, at, request.progress)
+    values, changes, needed = responses.responses(problem, batch, at, advance)
 
     def pick(pair: responses.Pair | None) -> Arrays:
         named = zip(responses.NAMES, pair or (), strict=False)

@@ -52,11 +52,12 @@ def _orders(problem: Problem, request: Request) -> TrainingCurves:
     scale = max(1.0, float(np.linalg.norm(problem.labels)))
     richnesses = np.array([point / scale for point in (EXACT if problem.exact else SAMPLED)])
     at = [replace(problem, richness=float(richness)) for richness in richnesses]
-    n_paths, levels = None, [[paths.one_batch(each, request, 0, 1)] for each in at if problem.exact]
-    if not problem.exact:
-        every = lambda n: (n, [paths.all_batches(each, request, n) for each in at])  # noqa: E731
-        chosen = request.paths is not None
-        n_paths, levels = paths.with_enough_paths(problem, request, every, request.paths or FIRST_PATHS, chosen)
+    every = lambda n: (n, [paths.all_batches(each, request, n) for each in at])  # noqa: E731
+    n_paths, levels = (
+        every(None)
+        if problem.exact
+        else paths.with_enough_paths(problem, request, every, request.paths or FIRST_PATHS, request.paths is not None)
+    )
     static = lazy.solve(problem, replace(request, fields=(), at=()))
     marched = [paths.gather(problem, level, request, n_paths) for level in levels]
     failed = [one for one in (static, *marched) if one.failure is not None or not one.checks["residual"].met]

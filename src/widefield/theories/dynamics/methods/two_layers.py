@@ -20,7 +20,6 @@ import numpy as np
 from jax import Array
 
 from widefield.answer.boundary import memory_budget
-from widefield.answer.progress import bar
 from widefield.theories.dynamics.curves import Estimate, TrainingCurves, divergence, size, to_the_end
 from widefield.theories.dynamics.march import kernels, noise
 from widefield.theories.dynamics.march.batch import SiteValues, diverges
@@ -28,7 +27,7 @@ from widefield.theories.dynamics.march.step import Physics, initial_scales, labe
 from widefield.theories.dynamics.memory import BLOCK, DRAWN, FIRST_PATHS, KERNELS, N_BATCHES
 from widefield.theories.dynamics.methods.nodes import HOMOGENEOUS, MOST_DIMENSIONS, Rule, rules
 from widefield.theories.dynamics.problem import Problem, total_loss
-from widefield.theories.dynamics.request import DETERMINISTIC_RTOL, Request
+from widefield.theories.dynamics.request import DETERMINISTIC_RTOL, Request, compiling
 
 GOAL = 1e-4  # of the error of outputs where no rtol is given: aimed at; the default rtol is still accepted
 MOST_NODES, MOST_NODES_ASKED = 2**20, 2**23  # without and with rtol
@@ -113,7 +112,9 @@ def _march(problem: Problem, request: Request, rule: Rule, substeps: int | None)
     rows: list[tuple] = []
     stop = None
     work = 3e-8 * rule.nodes.size * physics.inputs.shape[1] * n_rows * (4 * substeps if substeps else 1)
-    with bar(f"{len(rule.weights)} nodes", n_rows, request.progress, work) as advance:
+    with request.bar(
+        f"{len(rule.weights)} nodes", n_rows, compiling(shape, len(rule.weights), substeps) + work
+    ) as advance:
         for t, rate in enumerate(problem.rates):
             f, delta, *row = (np.asarray(v) for v in _observe(*function, *observed, physics, weights, motion.site))
             value = float(total_loss(problem.loss, jnp.asarray(f[None, : shape.n_train]), physics.labels))
