@@ -169,7 +169,8 @@ def _plan(
         _refuse(peak, question, quantities)
         return {name: available[name] for name in quantities}, (), notes
     expensive = [name for name, q in available.items() if q.expensive]
-    budget, kept = memory_share(), []
+    budget = memory_share()
+    kept: list[str] = []
     for name in available:
         if name not in expensive and peak([*kept, name], question.task.n_samples) <= budget:
             kept.append(name)
@@ -248,7 +249,7 @@ def _names(quantities: Any) -> tuple[str, ...] | None:
     checks.reject_tracers(quantities=quantities)
     if quantities is None or isinstance(quantities, str):
         return None if quantities is None else (quantities,)
-    if not isinstance(quantities, Iterable) or np.ndim(quantities) > 1:
+    if not isinstance(quantities, Iterable) or getattr(quantities, "ndim", 1) != 1:
         raise ValueError(f"`quantities` must be names of fields such as ('kernel', 'vertex'), got {quantities!r:.100}.")
     names = tuple(islice(quantities, MAX_NAMES))
     if not all(isinstance(name, str) for name in names):
