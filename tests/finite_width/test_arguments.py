@@ -161,9 +161,9 @@ print(float(number) * {"MB": 1e6, "GB": 1e9}[unit] / peak)
 @pytest.mark.parametrize(
     "net, samples, quantities",
     [
-        ("wf.DNN(3, 'relu')", 500, "correction"),
         ("wf.DNN(3, 'relu')", 28, "vertex"),
-        ("wf.RNN(7, 'linear')", 8, "vertex"),
+        pytest.param("wf.DNN(3, 'relu')", 500, "correction", marks=pytest.mark.full),
+        pytest.param("wf.RNN(7, 'linear')", 8, "vertex", marks=pytest.mark.full),
     ],
 )
 def test_predicted_memory_is_what_is_taken(net, samples, quantities):

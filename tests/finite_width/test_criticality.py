@@ -140,6 +140,7 @@ def test_bad_input_and_short_flows():
     assert np.isnan(shorter.depth_to_width)
 
 
+@pytest.mark.full
 def test_what_is_known_of_no_correction_is_nothing():
     """A ramp has a vertex but no correction: its slope is NaN, not the slope of zeros."""
     ramp = wf.Activation(lambda x: jnp.clip(x, -1, 1), breaks=(-1, 1), name="ramp")

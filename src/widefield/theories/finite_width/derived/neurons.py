@@ -51,7 +51,7 @@ def _samples(solution: Any, samples: Any, needed: tuple[str, ...], most: int | N
     n_samples = solution.data.sizes["sample"]
     most = n_samples if most is None else min(most, n_samples)
     allowed = f"`samples` must be one to {most} different indices 0 … {n_samples - 1}"
-    if isinstance(samples, str | bytes) or not isinstance(samples, Iterable) or np.ndim(samples) == 0:
+    if isinstance(samples, str | bytes) or not isinstance(samples, Iterable) or getattr(samples, "ndim", 1) != 1:
         raise ValueError(f"{allowed}, got {samples!r:.100}.")
     index = [checks.integer("samples", s, 0) for s in islice(samples, most + 1)]
     if not 1 <= len(index) <= most or len(set(index)) < len(index) or max(index) >= n_samples:
@@ -100,15 +100,16 @@ def couplings(
     refuse_memory(
         8 * 8 * len(n) * len(index) ** 4, f"`samples`: couplings of {len(index)} samples", "name fewer `samples`"
     )
-    at = np.ix_(range(len(n)), index, index)
-    K, G = (solution.data[name].values[at] for name in ("kernel", "correction"))
-    V = solution.data["vertex"].values[np.ix_(range(len(n)), *[index] * 4)]
+    every_layer = range(len(n))
+    K, G = (solution.data[name].values[np.ix_(every_layer, index, index)] for name in ("kernel", "correction"))
+    V = solution.data["vertex"].values[np.ix_(every_layer, *[index] * 4)]
     inverse, magnified = _inverses(K)
     parts, residuals = [], []
     with bar("couplings", len(n), progress, 2e-8 * len(n) * len(index) ** 5) as advance:
-        for layer in range(len(n)):
-            parts.append(_at_layer(m, *(part[layer : layer + 1] for part in (K, G, V, inverse, n))))
-            residuals.append(_residual(m, *(part[layer : layer + 1] for part in (K, G, V, n)), *parts[-1]))
+        for layer in every_layer:
+            at = slice(layer, layer + 1)
+            parts.append(_at_layer(m, K[at], G[at], V[at], inverse[at], n[at]))
+            residuals.append(_residual(m, K[at], G[at], V[at], n[at], parts[-1][0], parts[-1][2]))
             advance(1)
     metric, quadratic, quartic = (np.concatenate(values) for values in zip(*parts, strict=True))
     fields = {
@@ -146,7 +147,7 @@ def _at_layer(m: int, K: Array, G: Array, V: Array, inverse: Array, n: Array) ->
     return K + shift, inverse - inverse @ shift @ inverse, quartic
 
 
-def _residual(m: int, K: Array, G: Array, V: Array, n: Array, metric: Array, quadratic: Array, quartic: Array) -> float:
+def _residual(m: int, K: Array, G: Array, V: Array, n: Array, metric: Array, quartic: Array) -> float:
     """The two- and four-point functions of the action, to first order, against K + G/n and V/n."""
     loops = m * np.einsum("labcd,lea,lfb,lcd->lef", quartic, K, K, K, optimize=True)
     loops += 2 * np.einsum("labcd,lea,lfc,lbd->lef", quartic, K, K, K, optimize=True)

@@ -13,6 +13,7 @@ import numpy as np
 import scipy.linalg
 
 from widefield.answer.certificate import Check, Status
+from widefield.answer.progress import bar
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.finite_width.expansion import TRUSTED, Quantity, Question, Result, quantities_of
@@ -66,8 +67,9 @@ def regress(
         return Result({}, coords=coords)
     labels = task.labels()
     shape = len(states), task.n_test, labels.shape[2]
+    outputs = labels.transpose(1, 0, 2).reshape(-1, shape[2])
     try:
-        posterior = condition(*source.readout, labels.transpose(1, 0, 2).reshape(-1, shape[2]), noise)
+        posterior = condition(*source.readout, outputs, noise, progress=question.progress)
     except np.linalg.LinAlgError as error:
         note = f"the training kernel plus noise={noise:g} is not positive definite ({error})"
         return Result({}, failure=Status.not_psd, coords=coords, notes=(note,))
@@ -117,7 +119,9 @@ class Posterior(NamedTuple):
     residual: float
 
 
-def condition(K: Array, G1: Array, V: Array, labels: Array, noise: float) -> Posterior:
+def condition(
+    K: Array, G1: Array, V: Array, labels: Array, noise: float, *, progress: bool | None = False
+) -> Posterior:
     """Outputs at test points given ``labels`` (sample, output); K, G1 and V over training then test points.
 
     Error: raises `numpy.linalg.LinAlgError` where K_DD + noise is singular; nothing is added to it.
@@ -129,12 +133,15 @@ def condition(K: Array, G1: Array, V: Array, labels: Array, noise: float) -> Pos
     shifts: list[Array] = list(_first(at, G1))
     between = np.zeros((*mean.shape, *mean.shape))
     spread = 0.0
-    for sign, M in _modes(V):
-        one, two = _first(at, M), _second(at, M)
-        for k, (slope, bend) in enumerate(zip(one, two, strict=True)):
-            shifts[k] = shifts[k] + sign * (0.5 * bend + slope * one.score * (1.0 if k < 2 else 0.5))
-        between += sign * np.multiply.outer(one.mean, one.mean)
-        spread += float(sign * one.score**2)
+    n_modes = math.comb(len(K) + 1, 2)
+    with bar("regression", n_modes, progress, 1e-9 * n_modes**3 + 1e-4 * n_modes) as advance:
+        for sign, M in _modes(V):
+            one, two = _first(at, M), _second(at, M)
+            for k, (slope, bend) in enumerate(zip(one, two, strict=True)):
+                shifts[k] = shifts[k] + sign * (0.5 * bend + slope * one.score * (1.0 if k < 2 else 0.5))
+            between += sign * np.multiply.outer(one.mean, one.mean)
+            spread += float(sign * one.score**2)
+            advance(1)
     within = np.multiply.outer(shifts[1], np.eye(n_outputs))
     corrections = shifts[0], within + between.transpose(0, 2, 1, 3), float(shifts[2])
     return Posterior(mean, covariance, float(evidence), *corrections, float(spread), residual)
@@ -193,8 +200,11 @@ def _second(at: Point, M: Array) -> Derivative:
 
 def _modes(V: Array) -> Iterator[tuple[float, Array]]:
     """V as a sum of ± M⊗M over symmetric matrices M."""
-    n = len(V)
-    values, vectors = np.linalg.eigh(V.reshape(n * n, n * n))
-    for value, vector in zip(values, vectors.T, strict=True):
+    i, j = np.triu_indices(len(V))
+    weight = np.where(i == j, 1.0, np.sqrt(2.0))  # of unordered pairs
+    values, vectors = np.linalg.eigh(weight[:, None] * weight * V[i[:, None], j[:, None], i, j])
+    M = np.zeros(V.shape[:2])
+    for value, vector in zip(values, (vectors / weight[:, None]).T, strict=True):
+        M[i, j] = M[j, i] = np.sqrt(abs(value)) * vector
         if abs(value) > EPS * abs(values).max():
-            yield np.sign(value), np.sqrt(abs(value)) * vector.reshape(n, n)
+            yield np.sign(value), M

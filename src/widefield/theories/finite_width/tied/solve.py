@@ -63,7 +63,7 @@ class TiedExpansion(AbstractExpansion):
         n_rows = math.comb(n_live + 1, 2) + (question.network.readout_variance is not None) * math.comb(n_read + 1, 2)
         n_averages = min(n_rows**2 // 2, math.comb(n_nodes + 3, 4))
         kept = 4 * n_rows**2 + n_rows * math.comb(n_nodes + 1, 2)
-        return Work(8 * kept, 8 * (12 * n_rows**2 + 24 * n_averages), 48 * n_read**4 * readout)
+        return Work(8 * kept, 8 * (12 * n_rows**2 + 20 * n_averages), 32 * n_read**4 * readout)
 
     def solve(self, question: Question, names: tuple[str, ...], *, readout: bool) -> Result:
         network, points, n_train = question.network, question.points(test=readout), question.task.n_samples

@@ -103,8 +103,8 @@ def march(
     if wants.quadruples is not None:
         n_chosen = len(wants.quadruples)
         a, b, c, d = wants.quadruples.T
-        rows = [tuple(np.stack(v, axis=-1) for v in ((p, p, q), (p, q, q))) for p, q in ((a, b), (c, d))]
-        chosen = Sources.of(rows[0], rows[1], n)
+        left, right = ((np.stack([p, p, q], axis=-1), np.stack([p, q, q], axis=-1)) for p, q in ((a, b), (c, d)))
+        chosen = Sources.of(left, right, n)
     n_hard = sum(int(of_three_or_four(part.sets).sum()) for part in (tensor, chosen) if part is not None)
     n_pairs = len(every[0]) if wants.tensor else 0
     blocks = np.zeros((n, n, 3, 3) if wants.pairs else (0, 0, 3, 3))
@@ -149,8 +149,8 @@ def _next_layer(
     if tensor is not None:
         after = after._replace(matrix=_next_matrix(layer.matrix, source(tensor), averages, w, ratio))
     if chosen is not None:
-        sides = (transport(averages, i[:, 1], j[:, 1]) for i, j in (chosen.left, chosen.right))
-        after = after._replace(chosen=next_block(layer.chosen, source(chosen), *sides, w, ratio))
+        one, two = (transport(averages, i[:, 1], j[:, 1]) for i, j in (chosen.left, chosen.right))
+        after = after._replace(chosen=next_block(layer.chosen, source(chosen), one, two, w, ratio))
     return after._replace(error=max(errors))
 
 

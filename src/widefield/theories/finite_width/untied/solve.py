@@ -71,10 +71,11 @@ class UntiedExpansion(AbstractExpansion):
         pairs, correction, tensor = _needs(names, readout)
         chosen = 0 if question.quadruples is None or "vertex_quadruples" not in names else len(question.quadruples)
         quartets = tensor * math.comb(n + 1, 2) ** 2 + 9 * chosen
+        chunk = 2_000_000 * bool(quartets)  # sets of four at a time
         kept = n_layers * (n**2 * (1 + correction + 9 * pairs) + quartets)
         averages = n**2 * ((20, 35, 62) if kinks else (15, 60, 110))[pairs + correction]
         averages += 8 * 4 ** math.ceil(math.log2(max(n, 4))) if kinks else (3000, 15_000)[pairs] * n  # padded; nodes
-        return Work(8 * kept, 8 * max(averages + 8 * quartets, 18 * quartets - kept), 48 * n**4 * readout)
+        return Work(8 * kept, 8 * max(averages + chunk + 8 * quartets, 18 * quartets - kept), 32 * n**4 * readout)
 
     def solve(self, question: Question, names: tuple[str, ...], *, readout: bool) -> Result:
         network, rtol = question.network, question.rtol
