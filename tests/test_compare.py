@@ -3,6 +3,7 @@
 import json
 import re
 
+import jax
 import numpy as np
 import pytest
 import scipy.stats
@@ -600,3 +601,58 @@ def test_infinite_numbers_have_no_difference():
     for theory, trial in ((np.array([1.0, np.inf]), np.ones((3, 2))), (np.ones(2), np.full((3, 2), np.inf))):
         with pytest.raises(ValueError, match="holds infinite numbers"):
             wf.compare(as_theory(theory), as_trial(trial))
+
+
+# options of the measures
+
+NO_NUMBERS = (
+    None,
+    "x",
+    np.nan,
+    [1.0, np.nan],
+    [np.inf, 1.0],
+    1j,
+    [],
+    [[1, 2], [3]],
+    np.array([1, None], dtype=object),
+    {"a": 1},
+)
+EYE, DRAWS = np.eye(3), np.arange(6.0).reshape(3, 2)
+MEASURES = {
+    "alignment": {"kernel": EYE, "other": EYE}, "cka": {"kernel": EYE, "other": EYE},
+    "mmd2": {"samples": DRAWS, "other": DRAWS + 1}, "relative_error": {"a": [1.0, 2.0], "b": [1.0, 2.0]},
+    "zscore": {"theory": [1.0, 2.0], "samples": DRAWS},
+}  # fmt: skip
+BAD_MEASURES = [
+    *[(call, name, bad) for call, given in MEASURES.items() for name in given for bad in NO_NUMBERS],
+    *[("mmd2", "length", bad) for bad in (0, -1.0, np.nan, np.inf, None, "x", [0.5], 1j, True, 5e-324, 1e-200, 1e200)],
+    *[("mmd2", "unbiased", bad) for bad in (None, 1, "no", [], np.ones(2))],
+    *[("mmd2", "progress", bad) for bad in (1, "no", [], np.ones(2))],
+]
+
+
+@pytest.mark.parametrize(("call", "name", "bad"), BAD_MEASURES)
+def test_what_is_no_number_is_named(call, name, bad):
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        getattr(wf, call)(**MEASURES[call] | {name: bad})
+
+
+@pytest.mark.parametrize("call", MEASURES)
+def test_measures_reject_tracers(call):
+    for name in MEASURES[call]:
+        with pytest.raises(ValueError, match=f"`{name}` is a JAX tracer"):
+            jax.jit(lambda v, name=name: getattr(wf, call)(**MEASURES[call] | {name: v}))(np.ones(2))
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
+def test_measures_know_no_units(scale):
+    a, b = np.array([[2.0, 1.0], [1.0, 3.0]]), np.array([[2.5, 1.0], [1.0, 3.0]])
+    assert wf.relative_error(scale * a, scale * b) == pytest.approx(0.5 / 15**0.5)
+    assert wf.alignment(scale * a, b) == pytest.approx(wf.alignment(a, b))
+
+
+def test_many_draws_show_how_far_they_are(capsys):
+    x = np.random.default_rng(0).normal(size=(1500, 1))
+    shown = wf.mmd2(x, x + 1, progress=True)
+    assert re.search(r"\d+/\d+", capsys.readouterr().err)
+    assert wf.mmd2(x, x + 1) == shown and capsys.readouterr().err == ""

@@ -151,3 +151,50 @@ def test_bad_input():
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             call()
+
+
+LAW = {"rate": 0.01, "steps": 1, "richness": 2.0, "temperature": 0.2, "weight_decay": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "bad"),
+    [
+        *[(convert.bayes, name, bad) for name in ("richness", "temperature", "weight_decay") for bad in (5e-324, 1e-200, 1e200, 0.0)],
+        *[(convert.equilibrium, name, bad) for name in ("rate", "temperature", "weight_decay") for bad in (5e-324, 1e-200, 1e200)],
+    ],
+)  # fmt: skip
+def test_numbers_without_squares_are_refused_by_name(call, name, bad):
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        call(wf.DNN(2), wf.Training(**LAW | {name: bad}))
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.0, True, None, "x", 10**30, np.nan, [2], np.ones(2)])
+def test_counts_are_refused_by_name(bad):
+    plain = wf.Training(0.1, 2)
+    for name in ("samples", "dimension"):
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            convert.proportional(plain, **{"samples": 2, "dimension": 2} | {name: bad})
+    for name in ("width", "dimension"):
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            convert.parameterization(wf.DNN(2), plain, **{"width": 2, "dimension": 2} | {name: bad})
+
+
+@pytest.mark.parametrize("name", ["rate", "richness"])
+@pytest.mark.parametrize("bad", [5e-324, 1e-200, 1e200])
+def test_trainings_without_squares_are_refused_by_name(name, bad):
+    training = wf.Training(**{"rate": 0.1, "steps": 2} | {name: bad})
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        convert.proportional(training, samples=2, dimension=2)
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        convert.parameterization(wf.DNN(2), training, width=2, dimension=2)
+
+
+def test_the_stationary_variance_is_that_of_one_weight():
+    """θ ← (1 − ηλ)θ + √(2ηT) ξ, iterated; at tiny rates T/λ, with every digit."""
+    variance, eta, decay, T = 0.0, 0.3, 0.5, 0.2
+    for _ in range(400):
+        variance = (1 - eta * decay) ** 2 * variance + 2 * eta * T
+    law = wf.Training(eta, 1, weight_decay=decay, temperature=T)
+    assert convert.equilibrium(wf.DNN(2), law).network.weight_variance == pytest.approx(variance, rel=1e-13)
+    slow = wf.Training(1e-17, 1, weight_decay=decay, temperature=T)
+    assert convert.equilibrium(wf.DNN(2), slow).network.weight_variance == pytest.approx(T / decay, rel=1e-15)

@@ -1,10 +1,12 @@
 """Measures of agreement as plain functions on arrays: errors, scores, kernels, distributions."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from scipy import special
 
+from widefield.answer.progress import bar
 from widefield.question import checks
 
 ROUNDING = 1024 * np.finfo(float).eps  # relative: a solve of some steps amplifies those of its sums
@@ -153,7 +155,13 @@ def cka(kernel: Any, other: Any) -> Any:
 
 
 def mmd2(
-    samples: Any, other: Any = None, covariance: Any = None, *, length: float = 0.5, unbiased: bool = True
+    samples: Any,
+    other: Any = None,
+    covariance: Any = None,
+    *,
+    length: float = 0.5,
+    unbiased: bool = True,
+    progress: bool | None = None,
 ) -> float:
     r"""Squared maximum mean discrepancy for the kernel :math:`k(x,y)=\exp(-|x-y|^2/2\ell^2)`.
 
@@ -173,14 +181,27 @@ def mmd2(
         raise ValueError(f"`length` must lie between 1e-150 and 1e150, so that its square is a number, got {length:g}.")
     if (other is None) == (covariance is None):
         raise ValueError("Give either `other` (a second set of draws) or `covariance` (of the Gaussian), not both.")
+    if progress is not None:
+        checks.flag("progress", progress)
     if covariance is not None:
         far, cross = _gaussian_side(x, covariance, length)
-    else:
-        y = _draws("other", other, unbiased)
-        if y.shape[1] != x.shape[1]:
-            raise ValueError(f"`other` must have the dimension of `samples` ({x.shape[1]}), got {y.shape[1]}.")
-        far, cross = _within(y, length, unbiased), _pair_sum(x, y, length) / (len(x) * len(y))
-    return float(_within(x, length, unbiased) + far - 2 * cross)
+        with _pairs(progress, x) as advance:
+            return float(_within(x, length, unbiased, advance) + far - 2 * cross)
+    y = _draws("other", other, unbiased)
+    if y.shape[1] != x.shape[1]:
+        raise ValueError(f"`other` must have the dimension of `samples` ({x.shape[1]}), got {y.shape[1]}.")
+    with _pairs(progress, x, y) as advance:
+        far, cross = _within(y, length, unbiased, advance), _pair_sum(x, y, length, advance) / (len(x) * len(y))
+        return float(_within(x, length, unbiased, advance) + far - 2 * cross)
+
+
+def _pairs(progress: bool | None, *sets: np.ndarray):
+    """A bar over the pairs of draws, in millions."""
+    n_pairs = sum(
+        len(a) * len(b) / (1 if j > i else 2) for i, a in enumerate(sets) for j, b in enumerate(sets) if j >= i
+    )
+    seconds = 1e-8 * n_pairs * (1 + sets[0].shape[1] / 10)
+    return bar("million pairs of draws", max(1, round(n_pairs / 1e6)), progress, seconds)
 
 
 def numbers_of(name: str, value: Any, *, finite: bool = True) -> np.ndarray:
@@ -258,13 +279,13 @@ def _gaussian_side(x: np.ndarray, covariance: Any, length: float) -> tuple[float
     return float(far), float(cross.mean())
 
 
-def _within(x: np.ndarray, length: float, unbiased: bool) -> float:
+def _within(x: np.ndarray, length: float, unbiased: bool, advance: Callable[[float], None]) -> float:
     n = len(x)
-    total = _pair_sum(x, x, length)
+    total = _pair_sum(x, x, length, advance)
     return (total - n) / (n * (n - 1)) if unbiased else total / n**2
 
 
-def _pair_sum(x: np.ndarray, y: np.ndarray, length: float) -> float:
+def _pair_sum(x: np.ndarray, y: np.ndarray, length: float, advance: Callable[[float], None]) -> float:
     """Sum of k over all pairs; within one set each block of pairs is visited once."""
     from scipy.spatial.distance import cdist
 
@@ -274,6 +295,7 @@ def _pair_sum(x: np.ndarray, y: np.ndarray, length: float) -> float:
             distances = cdist(x[i : i + step], y[j : j + step], "sqeuclidean")
             block = float(np.exp(distances / (-2 * length**2)).sum())
             total += 2 * block if y is x and j > i else block
+            advance(distances.size / 1e6)
     return total
 
 

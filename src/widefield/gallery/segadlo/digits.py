@@ -49,7 +49,7 @@ def make(p: Parameters, work: kit.Work) -> kit.Made:
         job(f"{kind}: {p.n_networks} finite networks of width {p.width}")
         kernels.append(readout_kernel(p, kind))
     differences = [difference(data, readout) for readout in READOUTS]
-    last, every = (row.relative_error for row in differences)
+    last, every = (row.relative_error or 0.0 for row in differences)
     note = f"read out at one state the predictions differ by {last:.1e} of their largest, at every state by {every:.1e}"
     panels: list[kit.Panel] = [*(partial(_images, readout=readout) for readout in READOUTS), _rows]
     rows: list[kit.Pair | kit.Row] = [*kernels, *differences]
