@@ -37,7 +37,9 @@ def test_ordinary_questions_succeed(seed):
     assert curvature > 0 and abs(up - down) < 0.02 * curvature, "the slope is that of a stationary point"
 
 
-@pytest.mark.parametrize("seed", [0, 1, 3, 4, 5, 6])  # at 2 the other two samples are parallel to 1e-5: ten digits are lost
+@pytest.mark.parametrize(
+    "seed", [0, 1, 3, 4, 5, 6]
+)  # at 2 the other two samples are parallel to 1e-5: ten digits are lost
 @pytest.mark.parametrize("make", [wf.RNN, wf.DNN])
 def test_a_silent_sample_costs_its_labels_and_changes_nothing(make, seed):
     """Its states are zero, whatever its labels: the kernels of the others are those without it."""
