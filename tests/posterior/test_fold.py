@@ -83,3 +83,12 @@ def test_the_stable_incoherent_state_is_preferred(factor):
     s = oracle.stretch(strength, 60.0, 3)
     np.testing.assert_allclose(np.diag(found.hidden.values[..., 0, 0]), s ** np.arange(1, 4), rtol=1e-7)
     assert found.stability > 0 and found.branch == "incoherent"
+
+
+def test_a_transition_comes_back_from_its_file(tmp_path):
+    found = asked(4, 1.0, 20.0)
+    again = wf.Transition.of(wf.load(found.save(tmp_path / "transition.nc")))
+    assert str(again) == str(found) and again.certificate == found.certificate
+    assert again.curve.data.identical(found.curve.data)
+    with pytest.raises(ValueError, match="`curve`"):
+        wf.Transition.of(wf.posterior(wf.RNN(3, "linear"), wf.Task(X, np.ones(1)), temperature=1.0))

@@ -14,7 +14,7 @@ def test_a_lower_state_that_did_not_converge_is_lost():
     network, task = wf.RNN(5, "linear"), wf.Task(UNIT, [4.5 * 0.325])
     stopped = wf.posterior(network, task, temperature=1.0, max_steps=8, throw=False).certificate
     assert stopped.status is wf.Status.incomplete and stopped.checks["lost"].value >= 1
-    assert "stopped at or below" in stopped.notes[-1]
+    assert "stopped before they converged" in stopped.notes[-1]
     assert wf.posterior(network, task, temperature=1.0).branch == "coherent"
 
 

@@ -16,7 +16,7 @@ from widefield.answer.certificate import Check, Status
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
-from widefield.theories.posterior.problem import Problem, by_state
+from widefield.theories.posterior.problem import Problem, by_state, is_tied
 
 COHERENT = 1e-6  # adjacent-state correlation from which a branch is called coherent
 MAX_STEPS, MAX_SEED = 10**9, 2**62
@@ -83,8 +83,14 @@ class StationaryState:
 
     @property
     def branch(self) -> str:
-        """``"coherent"`` where adjacent states are correlated, otherwise ``"incoherent"``."""
-        return "coherent" if adjacent_correlation(self.problem, self.hidden) > COHERENT else "incoherent"
+        """``"coherent"`` where one weight matrix correlates adjacent states; all others are ``"incoherent"``."""
+        coherent = is_tied(self.problem) and adjacent_correlation(self.problem, self.hidden) > self.noise
+        return "coherent" if coherent else "incoherent"
+
+    @property
+    def noise(self) -> float:
+        """The adjacent correlation from which on a state is called coherent."""
+        return COHERENT
 
 
 S = TypeVar("S", bound=StationaryState)

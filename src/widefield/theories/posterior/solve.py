@@ -150,14 +150,14 @@ def _select(states: list[S], branch: str, branches: Branches[S]) -> S:
 
 
 def _lost(states: list[S], chosen: S, branch: str, branches: Branches[S]) -> tuple[dict[str, Check], tuple[str, ...]]:
-    """Searches that stopped on their way to what may be the answer instead of the chosen state."""
+    """Searches that stopped on their way: wherever they were, they may have led to what is asked for."""
     stopped = [state for state in states if state is not chosen and not branches.converged(state)]
-    if branch != "lowest":
-        n_lost = 0 if chosen.branch == branch else 1 + len(stopped)
-        note = f"no {branch} point was reached: {n_lost} searches stopped before they converged"
-    else:
-        n_lost = sum(not state.free_energy > chosen.free_energy for state in stopped)
-        note = f"{n_lost} searches stopped at or below this free energy before they converged"
+    if branch == "incoherent":  # a coherent search leads nowhere else
+        stopped = [state for state in stopped if chosen.branch != branch or state.branch == branch]
+    n_lost = len(stopped) + (branch not in ("lowest", chosen.branch))
+    note = f"{n_lost} searches stopped before they converged: raise max_steps"
+    if branch not in ("lowest", chosen.branch):
+        note = f"no {branch} point was reached: {note}"
     return {"lost": Check(n_lost, 0, Status.incomplete)}, (note,) if n_lost else ()
 
 

@@ -99,7 +99,7 @@ class LinearBranches(Branches[LinearState]):
             conjugate, residual = linear_saddle(self.problem, state.hidden, rank)
         cost = float(energy(self.problem, state.hidden)) if finite else np.nan
         judged = {
-            "error": Check(state.error, self.tolerance, Status.not_converged),
+            "error": Check(state.error, self.rtol, Status.not_converged),
             "residual": Check(residual, self.rtol),
         }
         failure = None if finite else Status.nonfinite

@@ -80,10 +80,10 @@ class Saddle(StationaryState):
         return State(jnp.asarray(self.feature), jnp.asarray(self.hidden))
 
     @property
-    def branch(self) -> str:
-        noise = SPREAD * adjacent_correlation(self.problem, self.hidden_stderr, self.hidden) if self.sampled else 0.0
-        coherent = adjacent_correlation(self.problem, self.hidden) > max(COHERENT, noise)
-        return "coherent" if coherent else "incoherent"
+    def noise(self) -> float:
+        if not self.sampled:
+            return COHERENT
+        return max(COHERENT, SPREAD * adjacent_correlation(self.problem, self.hidden_stderr, self.hidden))
 
     def gauge_fixed(self) -> "Saddle":
         """Of the two states ±W, that whose adjacent states are positively correlated."""

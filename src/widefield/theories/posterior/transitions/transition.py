@@ -36,6 +36,9 @@ from widefield.theories.posterior.branches import (
 from widefield.theories.posterior.transitions.instability import find_instability
 
 NAMES = ("free_energy", "order_parameter", "stability")
+POINTS = (
+    "instability", "equal_free_energy", "spinodal", "order", "exponent", "prefactor", "instability_stderr",
+)  # fmt: skip
 MAX_POINTS = 10**5
 MARGINAL = 1e-3  # stability at an instability
 UNBROKEN = "nothing breaks W → −W spontaneously here (untied weights, or inputs or labels that break it)"
@@ -62,6 +65,14 @@ class Transition:
     curve: Solution
     instability_stderr: float | None = None
 
+    @classmethod
+    def of(cls, curve: Solution) -> "Transition":
+        """The transition of its own curve, such as `widefield.load` gives back."""
+        if curve.certificate.theory != "transition":
+            raise ValueError(f"`curve` must be that of a transition, got a solution of {curve.certificate.theory!r}.")
+        points = {name: curve.certificate.diagnostics[name] for name in POINTS}
+        return cls(curve.certificate.options["along"], curve=curve, **points)
+
     @property
     def certificate(self) -> Certificate:
         return self.curve.certificate
@@ -81,6 +92,10 @@ class Transition:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
+
+    def save(self, path: str | Path) -> Path:
+        """Write the curve with all points: ``Transition.of(widefield.load(path))`` is the transition again."""
+        return self.curve.save(path)
 
     def plot(self, path: str | Path | None = None):
         """Draw order parameter and free energy of both branches."""
@@ -131,7 +146,7 @@ def transition(
         fields, factors, n_missing, missing = _curve(branches, search, points)
         advance(1)
     law = search.law
-    points_of = search.mean, law.equal_free_energy, law.spinodal, law.order
+    named = search.mean, law.equal_free_energy, law.spinodal, law.order, law.exponent, law.prefactor, search.stderr
     made_with = {"temperature": float(temperature), "along": along, "points": points, "paths": paths}
     certificate = Certificate(
         "transition",
@@ -140,11 +155,11 @@ def transition(
         wall_time=time.perf_counter() - begun,
         options=made_with | {"rtol": branches.rtol, "max_steps": max_steps},
         notes=(*task.notes, *search.notes, *missing),
-        diagnostics=dict(zip(("instability", "equal_free_energy", "spinodal", "order"), points_of)),
+        diagnostics=dict(zip(POINTS, named, strict=True)),
     )
     coords = {"factor": factors, "branch": ["incoherent", "coherent"]}
     curve = make_solution(fields, certificate, network, task, coords=coords, throw=throw)
-    return Transition(along, *points_of, law.exponent, law.prefactor, curve, search.stderr)
+    return Transition.of(curve)
 
 
 @dataclass(frozen=True, eq=False)
