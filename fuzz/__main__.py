@@ -6,6 +6,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 
+import jax
 import numpy as np
 
 from fuzz.judges import TABLE
@@ -33,6 +34,8 @@ def attack(
             question = replace(judge.draw(np.random.default_rng([seed, *judge.name.encode(), i])), seed=i)
             verdict, words = outcome(judge, question)
             counts[judge.name, verdict] += 1
+            if judge is judges[-1]:
+                jax.clear_caches()  # a process has room for some thousand compiled functions only
             if verdict == "refused":
                 refusals[f"{judge.name}: {words[:110]}"] += 1
             if verdict == "defect":
