@@ -3,8 +3,10 @@
 import argparse
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 
+import jax
 import numpy as np
 
 from fuzz.judges import TABLE
@@ -26,19 +28,22 @@ def attack(
     judges = [judge for judge in TABLE if only in judge.name]
     counts, refusals, seen = Counter[tuple[str, str]](), Counter[str](), set()
     stop = time.monotonic() + 3600 * hours
-    while time.monotonic() < stop and counts.total() < questions:
-        i, judge = counts.total() // len(judges), judges[counts.total() % len(judges)]
-        question = replace(judge.draw(np.random.default_rng([seed, *judge.name.encode(), i])), seed=i)
-        verdict, words = outcome(judge, question)
-        counts[judge.name, verdict] += 1
-        if verdict == "refused":
-            refusals[f"{judge.name}: {words[:110]}"] += 1
-        if verdict == "defect":
-            print(f"\nDEFECT  {judge.name}, question {i} of seed {seed}: {words[:400]}", flush=True)
-            if (judge.name, kind(words)) not in seen:
-                seen.add((judge.name, kind(words)))
-                question, words = shrink(judge, question, words, shrinking)
-                print(f"shrunk to: {words[:400]}\n{script(judge, question)}", flush=True)
+    with suppress(KeyboardInterrupt):  # the table comes all the same
+        while time.monotonic() < stop and counts.total() < questions:
+            i, judge = counts.total() // len(judges), judges[counts.total() % len(judges)]
+            question = replace(judge.draw(np.random.default_rng([seed, *judge.name.encode(), i])), seed=i)
+            verdict, words = outcome(judge, question)
+            counts[judge.name, verdict] += 1
+            if judge is judges[-1]:
+                jax.clear_caches()  # a process has room for some thousand compiled functions only
+            if verdict == "refused":
+                refusals[f"{judge.name}: {words[:110]}"] += 1
+            if verdict == "defect":
+                print(f"\nDEFECT  {judge.name}, question {i} of seed {seed}: {words[:400]}", flush=True)
+                if (judge.name, kind(words)) not in seen:
+                    seen.add((judge.name, kind(words)))
+                    question, words = shrink(judge, question, words, shrinking)
+                    print(f"shrunk to: {words[:400]}\n{script(judge, question)}", flush=True)
     width = max(len(judge.name) for judge in judges)
     print(f"\nseed {seed}: {counts.total()} questions\n{'judge':{width}}" + "".join(f"{v:>9}" for v in VERDICTS))
     for judge in judges:

@@ -8,31 +8,8 @@ import numpy as np
 from numpy.random import Generator
 
 import widefield as wf
+from fuzz.quadrature import OWN, PLAIN
 
-NAMES = [
-    "linear",
-    "relu",
-    "leaky_relu",
-    "abs",
-    "erf",
-    "gelu",
-    "sin",
-    "cos",
-    "rbf",
-    "quadratic",
-    "exp",
-    "tanh",
-    "sigmoid",
-    "softplus",
-    "silu",
-]
-OWN = {  # functions of a user, and where they are not smooth
-    "z * np.abs(z)": (0.0,),
-    "np.tanh(z) + 0.3 * z": (),
-    "np.maximum(z, -0.5)": (-0.5,),
-    "np.exp(-(z**2))": (),
-    "np.clip(z, -1, 1)": (-1.0, 1.0),
-}
 BOUNDED = ("erf", "sin", "tanh", "sigmoid", "np.clip(z, -1, 1)")  # finite networks stay close to their limit
 
 
@@ -84,7 +61,7 @@ def spread(rng: Generator, low: float, high: float) -> float:
     return float(f"{np.exp(rng.uniform(np.log(low), np.log(high))):.3g}")
 
 
-def network(rng: Generator, depths: tuple, activations: Any = (*NAMES, *OWN), largest: float = 2.5) -> dict[str, Any]:
+def network(rng: Generator, depths: tuple, activations: Any = (*PLAIN, *OWN), largest: float = 2.5) -> dict[str, Any]:
     """Deep or recurrent, variances of every size, every mask."""
     words: dict[str, Any] = {"kind": pick(rng, "DNN", "RNN"), "depth": pick(rng, *depths)}
     words |= {"activation": pick(rng, *activations), "weight_variance": spread(rng, 0.3, largest)}

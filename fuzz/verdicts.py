@@ -16,7 +16,7 @@ from fuzz.questions import Question
 
 VERDICTS = ("agreed", "refused", "slow", "defect")
 LONGEST = 90  # seconds for a question
-ALPHA = 1e-9  # of a Student test, shared by its entries: an hour asks some thousand of them
+ALPHA = 1e-7  # of a Student test, shared by its entries: an hour asks some thousand of them
 
 
 class Refused(Exception):

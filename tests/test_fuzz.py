@@ -10,13 +10,13 @@ from fuzz.quadrature import average, functions
 from fuzz.questions import Question
 from fuzz.verdicts import VERDICTS, Defect, Judge, answer, outcome, script, shrink
 
-CHEAP = ("prior, by quadrature", "finite width, closed forms", "posterior, by hand", "proportional, lazy")
+CHEAP = ("finite width, closed forms", "posterior, by hand", "proportional, lazy")
 
 
 @pytest.mark.parametrize("name", CHEAP)
 def test_a_few_questions_are_answered_or_refused(name, capsys):
-    counts = attack(7, 1.0, questions=3, only=name)
-    assert counts.total() == 3 and set(counts) <= {(name, verdict) for verdict in VERDICTS[:3]}
+    counts = attack(7, 1.0, questions=4, only=name)
+    assert counts.total() == 4 and set(counts) <= {(name, verdict) for verdict in VERDICTS[:3]}
     assert name in capsys.readouterr().out
 
 

@@ -30,7 +30,7 @@ def draw(
 def solve(q: Question, task: wf.Task | None = None, training: wf.Training | None = None, **options: Any) -> wf.Solution:
     """Sampled paths take what they get: errors are stated, and that is what is judged."""
     if q.network["activation"] != "linear" and "method" not in options:
-        options = {"paths": 512, "rtol": 0.9} | options
+        options = {"paths": 1024, "rtol": 0.9} | options
     wanted = ("prediction", "test_prediction") if (task or q.task).x_test is not None else ("prediction",)
     nouns = options.pop("net", q.net), task or q.task, training or q.steps
     return answer(wf.dynamics, *nouns, quantities=wanted, **options)
@@ -47,7 +47,7 @@ def networks(q: Question) -> None:
     """Every protocol: outputs of networks of two widths, less the initial ones, 2 · wide − narrow."""
     training = replace(q.steps, centered=True)
     found = solve(q, training=training)
-    many = {"replicates": 24, "quantities": ("prediction",)}
+    many = {"replicates": 128, "quantities": ("prediction",)}
     nouns = q.net, q.task, training
     wide, narrow = (
         answer(wf.simulate.dynamics, *nouns, width=n, seed=q.seed + n, **many).prediction.values for n in (192, 96)

@@ -94,7 +94,7 @@ def changed(q: Question) -> None:
 
 
 def draw_small(rng: np.random.Generator) -> Question:
-    words = ask.network(rng, (1, 2, 3, 5), ask.BOUNDED)
+    words = ask.network(rng, (2, 3, 5), ask.BOUNDED)
     return Question(words, ask.inputs(rng, int(rng.integers(1, 4)), words["depth"]))
 
 
@@ -102,7 +102,7 @@ def networks(q: Question) -> None:
     """Means over random networks, 2 · wide − narrow."""
     wanted = ("hidden", "readout")
     found = answer(wf.prior, q.net, q.task, quantities=wanted)
-    many = {"replicates": 64, "quantities": wanted}
+    many = {"replicates": 200, "quantities": wanted}
     wide, narrow = (answer(wf.simulate.prior, q.net, q.task, width=n, seed=q.seed + n, **many) for n in (256, 128))
     for name in wanted:
         theory, large, small = (s.data[name].values for s in (found, wide, narrow))

@@ -14,7 +14,7 @@ from fuzz.verdicts import answer, close, student
 def draw(rng: np.random.Generator) -> Question:
     depth, branch = ask.pick(rng, 1, 2, 3, 5), ask.spread(rng, 0.2, 1.0) if ask.chance(rng, 0.25) else 0
     words = {"kind": "ResNet" if branch else "DNN", "depth": depth, "activation": "linear"}
-    steps = {"rate": ask.spread(rng, 0.02, 0.15) / (1 + depth) / (1 + branch) ** 2, "steps": ask.pick(rng, 1, 3, 8, 20)}
+    steps = {"rate": ask.spread(rng, 0.05, 0.2) / (1 + depth) / (1 + branch) ** 2, "steps": ask.pick(rng, 2, 5, 12)}
     steps |= {"richness": ask.spread(rng, 0.1, 2.0), "centered": ask.chance(rng, 0.3)}
     teacher = ask.teacher(rng)
     steps |= {"flow": True} if "batch_ratio" not in teacher and ask.chance(rng, 0.2) else {}
@@ -27,7 +27,7 @@ def networks(q: Question) -> None:
     """Test losses of networks of two sizes, extrapolated in 1/D."""
     nouns, options = (q.net, q.data, q.steps), q.call | {"quantities": ("test_loss",)}
     found = answer(wf.proportional, *nouns, **options)
-    options |= {"replicates": 60}
+    options |= {"replicates": 240}
     trials = [answer(wf.simulate.proportional, *nouns, dimension=d, seed=q.seed + d, **options) for d in (96, 48)]
     theory, (large, small) = found.test_loss.values, (trial.test_loss.values for trial in trials)
     offset = np.abs(large.mean(0) - small.mean(0)).max()
