@@ -229,7 +229,9 @@ def test_progress_is_shown_when_asked(capsys):
 
 @pytest.mark.parametrize(("sampler", "knobs"), [("hmc", "`draws` and `warmup`"), ("sgld", "`updates`")])
 def test_chains_that_are_too_short_are_a_status_and_told_what_to_raise(sampler, knobs):
-    options = {**RUN, "sampler": sampler} | ({"rate": 1e-6, "updates": 1} if sampler == "sgld" else {"warmup": 0, "temperature": 1e-4})
+    options = {**RUN, "sampler": sampler} | (
+        {"rate": 1e-6, "updates": 1} if sampler == "sgld" else {"warmup": 0, "temperature": 1e-4}
+    )
     short = wf.simulate.posterior(NET, TASK, **options, throw=False)
     assert short.status is wf.Status.not_converged
     assert any(knobs in note and "raise" in note for note in short.notes)
