@@ -56,6 +56,6 @@ def test_threads_and_free_memory_change_nothing(tmp_path):
     for name, values in one.items():
         np.testing.assert_array_equal(same[name], values, err_msg=f"{name}, little memory")
         np.testing.assert_allclose(two[name], values, rtol=1e-11, atol=1e-13 * np.abs(values).max(), err_msg=name)
-    split = {"prior, dense: hidden", "dynamics: feature_kernel", "dynamics: gradient_kernel"}
-    for name in one.keys() - split:
-        np.testing.assert_array_equal(two[name], one[name], err_msg=f"{name}, two threads")
+    for name in one:
+        if name.startswith(("finite_width", "posterior")):  # products too small to be split
+            np.testing.assert_array_equal(two[name], one[name], err_msg=f"{name}, two threads")
