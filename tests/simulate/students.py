@@ -25,3 +25,14 @@ def same_mean(samples, others, *, alpha=ALPHA) -> bool:
 def same_moments(samples, others) -> bool:
     """The first two moments of two sets of samples agree."""
     return same_mean(samples, others) and same_mean(np.square(samples), np.square(others))
+
+
+def honest(exact, samples, *, of=4, claimed=1.0) -> bool:
+    """Whether standard errors over ``of`` independent samples are, on average, the distance of their mean from ``exact``.
+
+    Whatever the law of the samples: the square of the distance less the square of the error has mean zero. ``claimed``
+    multiplies the errors.
+    """
+    groups = np.asarray(samples)[: len(samples) // of * of].reshape(-1, of, *np.shape(samples)[1:])
+    distance, variance = groups.mean(axis=1) - exact, groups.var(axis=1, ddof=1) / of
+    return agrees(np.zeros(groups.shape[2:]), distance**2 - claimed**2 * variance)
