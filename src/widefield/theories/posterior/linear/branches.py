@@ -39,7 +39,7 @@ from widefield.theories.posterior.problem import (
     shifted,
 )
 
-RESTARTS, MARGINAL = 3, 1e-5  # of a search for a far coherent state; stability of one that is no end of its branch
+RESTARTS, MARGINAL = 3, 1e-4  # of a search for a far coherent state; stability of one that is no end of its branch
 STIFFNESS, ROUNDS = 20.0, 60  # of the spring that holds a correlation, and how often its field is corrected
 # of each question: the default, and the smallest that can be met
 RTOLS = {
