@@ -8,7 +8,9 @@ import time
 import pytest
 
 PROGRAM = """
-import threading, numpy as np, widefield as wf
+import signal, numpy as np, widefield as wf
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 
 def ask(steps):
     task = wf.Task(np.eye(2, 3), np.array([1.0, -1.0]))

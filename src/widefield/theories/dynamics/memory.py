@@ -83,7 +83,8 @@ def solving(problem: Problem, method: str, n_paths: int | None, n_samples: int |
     """
     task, network, shape = problem.task, problem.network, problem.shape
     n = n_samples or task.n_samples
-    n_all, depth, n_rows = n + task.n_test, network.depth, len(problem.rates)
+    n_all, depth, flow = n + task.n_test, network.depth, problem.training.flow
+    n_rows, compiled = len(problem.rates) * (4 if flow else 1), COMPILED * (2 if flow else 1)
     rows = n_rows * (PER_STEP + 8 * n_all * depth * shape.n_outputs)
     static = 8 * n_all**2 * (4 + depth * len(problem.readouts))
     if method == "lazy":
@@ -92,6 +93,7 @@ def solving(problem: Problem, method: str, n_paths: int | None, n_samples: int |
         return COMPILED + rows + static + 6 * 8 * n_rows * n_all**2
     if method == "full" and problem.white and n_samples is None:  # two samples stand for all
         return 3 * 8 * n**2 + solving(problem, method, n_paths, 2)
+    asked = n_paths
     rank, n_matrices, most = _rank(problem, n_all), len(set(shape.matrices)), batch.most_new(shape, n_all)
     n_directions = batch.first_directions(most, n_rows)
     if problem.exact:
@@ -108,15 +110,20 @@ def solving(problem: Problem, method: str, n_paths: int | None, n_samples: int |
         buffers = 4.0 * n_matrices * n_directions * n_paths
     site = depth * n_all * n_paths * (4.5 + 4.5 * problem.n_channels) * (1.75 if depth > 2 else 1)
     square = float(depth * n_all) ** 2  # of the kernel of inputs, whose root is made first
-    marched = 8 * (square + max(start, site + buffers + 6 * rank * n_paths))
-    return COMPILED + rows + max(5 * 8 * square, marched)
+    marched = max(5 * 8 * square, 8 * (square + max(start, site + buffers + 6 * rank * n_paths)))
+    gaussians = rank + shape.n_outputs
+    if method == "full" and depth == 1 and not problem.exact and gaussians <= 3 and asked is None:  # two rules at least
+        quadrature = 8.0 * (8192 if network.activation.breaks else 48**gaussians) * (2 * n_all + 10)
+        marched = max(marched, quadrature) if quadrature < limit() else marched
+    return compiled + rows + marched
 
 
 def needed(problem: Problem, request: "Request", n_paths: int | None = None) -> float:
     """Bytes of the whole answer, with as many paths as were asked for or ``n_paths``."""
     n_paths, n_steps = n_paths or request.paths, len(request.at)
     made = sizes(problem, request.method, n_steps, request.at_chosen, n_paths or first_paths(problem), request.fields)
-    return solving(problem, request.method, n_paths) + sum(made[name] for name in request.fields)
+    shared = made["ntk_alignment"] if {"ntk", "ntk_alignment"} <= set(request.fields) else 0
+    return solving(problem, request.method, n_paths) + sum(made[name] for name in request.fields) - shared
 
 
 def refuse(problem: Problem, method: str, paths: int | None) -> None:

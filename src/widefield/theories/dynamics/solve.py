@@ -62,7 +62,7 @@ def dynamics(
     Method: one causal pass in low-rank form; exact coordinates for linear networks, quadrature for two layers with few inputs,
     otherwise 8 batches of Sobol paths each, in pairs of opposite backward noises: ``paths`` of them, or 1024 and four times as
     many until ``rtol`` is met. Cost depth·paths·P·steps·(number of directions).
-    Error: ``<field>_stderr`` over batches. The certificate's ``error`` is that of the outputs of readouts, relative to their
+    Error: ``<field>_stderr`` over batches, one standard error. The certificate's ``error`` is that of the outputs of readouts, relative to their
     root mean square at the step where it is largest: the standard error, with ``rtol`` also the bias; the change from a coarser
     quadrature; along a flow also the last change of the extrapolation, of every field. It is at most ``rtol``, by default 0.05
     for sampled paths and 1e-3 otherwise, or the status is ``not_converged``. ``residual``, below 1e-6, is the loss of
