@@ -161,7 +161,7 @@ print(float(number) * {"MB": 1e6, "GB": 1e9}[unit] / peak)
 @pytest.mark.parametrize(
     "net, samples, quantities",
     [
-        ("wf.DNN(3, 'relu')", 28, "vertex"),
+        ("wf.DNN(3, 'linear')", 40, "vertex"),
         pytest.param("wf.DNN(3, 'relu')", 500, "correction", marks=pytest.mark.full),
         pytest.param("wf.RNN(7, 'linear')", 8, "vertex", marks=pytest.mark.full),
     ],
