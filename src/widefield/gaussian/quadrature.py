@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from widefield.gaussian import rules
+from widefield.gaussian import closed, rules
 from widefield.gaussian.steepness import check_function, derivative, level_of, refuse_rough, usual_levels
 from widefield.question.activation import Activation
 
@@ -138,7 +138,9 @@ def average(activation: Activation, orders: tuple[int, int], q, p, c) -> tuple[n
     f, g = (
         factor(activation, k)._replace(steep=np.asarray(refuse_rough(activation, k, level_of(largest)))) for k in orders
     )
-    inner = usual_levels(math.sqrt(largest))
+    inner = usual_levels(
+        1.0 if closed.kink_slope(activation) is not None else math.sqrt(largest)
+    )  # a kink has no scale
     value, error = np.empty(len(q)), np.empty(len(q))
     for i, triple in enumerate(zip(q, p, c, strict=True)):
         pair = (float(q[i]), float(p[i]), *_correlation(*map(float, triple)))

@@ -27,10 +27,12 @@ def condition(
     """
     s, _, n, _ = K.shape
     eps = float(np.finfo(K.dtype).eps)
-    K, labels = K.astype(float), labels.astype(float)
-    matrix = K.transpose(0, 2, 1, 3).reshape(s * n, s * n) + noise * np.eye(s * n)
+    K, labels = K.astype(float, copy=False), labels.astype(float)
+    matrix = np.array(K.transpose(0, 2, 1, 3)).reshape(s * n, s * n)
+    matrix[np.diag_indices(s * n)] += noise
     y = labels.transpose(1, 0, 2).reshape(s * n, -1)
     factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True)
+    del matrix
     # The factor of a singular matrix can pass by rounding (of the kernel's own ``eps``); its pivots cannot.
     pivots = np.diag(factor) ** 2
     if pivots.min() <= 4 * len(factor) * eps * pivots.max():

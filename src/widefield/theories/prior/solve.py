@@ -69,6 +69,11 @@ def prior(
     if not isinstance(task, Task):
         raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
     noise = checks.nonnegative("noise", noise)
+    if isinstance(quantities, Iterable) and not isinstance(quantities, str):
+        quantities = tuple(quantities)  # an iterator can be read once
+    checks.flag("throw", throw)
+    if progress is not None:
+        checks.flag("progress", progress)
     kind = working_dtype(dtype)
     default, floor = (1e-10, 1e-12) if kind == np.float64 else (1e-4, 1e-5)
     rtol = default if rtol is None else checks.tolerance("rtol", rtol, floor, kind.name)
@@ -134,12 +139,17 @@ def _plan(
         available.remove("log_evidence")
     if quadrature.factor(network.activation, 1).deltas:  # a jump: the slope is a delta function, the kernel infinite
         available.remove("ntk")
-    sizes = {name: 8 * int(np.prod(targets[name].shape)) for name in available}
-    kept, left_out = choose_quantities(quantities, sizes)
+    sizes = _sizes({name: targets[name] for name in available}, quantities)
+    try:
+        kept, left_out = choose_quantities(quantities, sizes)
+    except MemoryError as error:
+        raise MemoryError(f"{error} {_what_fits(task, sizes, quantities)}") from None
+    if "log_evidence" not in kept and quantities is None:  # a regression reads what does not fit
+        kept = tuple(name for name in kept if name not in REGRESSION)
+        left_out = tuple(name for name in sizes if name not in kept)
     if not kept:
-        raise MemoryError(
-            f"Not even `output` ({describe_bytes(sizes['output'])}) fits in {describe_bytes(memory_budget())}."
-        )
+        need, free = describe_bytes(sizes["output"]), describe_bytes(memory_budget())
+        raise MemoryError(f"Not even `output` ({need}) fits in {free}. {_what_fits(task, sizes, ('output',))}")
     plan = {name: targets[name] for name in kept}
     needed = dict(plan)  # a regression reads K_DD and K_*D
     if any(name in REGRESSION for name in kept):
@@ -147,3 +157,21 @@ def _plan(
     if "test_covariance" in kept:
         needed["test_prediction"] = targets["test_prediction"]
     return plan, needed, left_out
+
+
+def _sizes(targets: dict[str, Target], quantities: Iterable[str] | None) -> dict[str, int]:
+    """Bytes of every quantity at its peak: a regression has the kernel, a copy with noise, and a factor of it."""
+    bytes_of = {name: 8 * int(np.prod(target.shape)) for name, target in targets.items()}
+    sizes = {name: (3 if name in REGRESSION else 1) * size for name, size in bytes_of.items()}
+    asked = (quantities,) if isinstance(quantities, str) else quantities if isinstance(quantities, tuple) else None
+    reader = next((name for name in REGRESSION if name in sizes and name in (asked or ())), None)
+    if reader not in (None, "log_evidence"):
+        sizes[reader] += sizes["log_evidence"] + (sizes["test_prediction"] if reader == "test_covariance" else 0)
+    return sizes
+
+
+def _what_fits(task: Task, sizes: dict[str, int], quantities: Iterable[str] | None) -> str:
+    need = sum(sizes[name] for name in ((quantities,) if isinstance(quantities, str) else quantities or sizes))
+    share = float(np.sqrt(memory_budget() / need))
+    tests = f" and {int(share * task.n_test)} test inputs" if task.n_test else ""
+    return f"About {int(share * task.n_samples)} samples{tests} would fit."

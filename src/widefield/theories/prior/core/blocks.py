@@ -25,6 +25,12 @@ class Target:
         pairs = len(self.samples), len(self.samples_)
         return pairs if self.states is None else (len(self.states), len(self.states_ or ()), *pairs)
 
+    def reads(self, rows: range, columns: range) -> bool:
+        """Whether a block of samples, or its transpose, has entries of the array."""
+        meet = lambda a, b: a.start < b.stop and b.start < a.stop  # noqa: E731
+        one, other = (self.samples, self.samples_), (self.samples_, self.samples)
+        return any(meet(a, rows) and meet(b, columns) for a, b in (one, other))
+
 
 def tile_size(n_samples: int, n_states: int) -> int:
     """The tile, of few allowed sizes so that few are compiled, that wastes least on padding and on calls."""

@@ -24,6 +24,7 @@ _equal_overlaps = jax.jit(recursion.equal_overlaps)
 _node_variances = jax.jit(recursion.node_variances, static_argnames="dtype")
 table = jax.jit(lambda kernel, q: kernel.table(q))
 
+LARGEST = 1e150  # of a covariance: products of two are taken
 REFINED = "pairs beyond the reach of the Hermite series were done by quadrature"
 
 
@@ -49,14 +50,22 @@ def fill_matrices(
     """Arrays for all ``targets``; ``x`` is (sample, driven state, D) and sets the precision."""
     arrays = {name: np.full(target.shape, np.nan, x.dtype) for name, target in targets.items()}
     kernel, q = _resolve_kernel(network, x)
-    if not np.isfinite(q).all():
-        return Matrices(arrays, q, kernel, failure=Status.nonfinite)
+    if not (q <= LARGEST).all():  # nor where a variance is not a number
+        return Matrices(
+            arrays,
+            q,
+            kernel,
+            failure=Status.nonfinite,
+            notes=(f"variances reach {q.max():.1e}, more than {LARGEST:.0e}",),
+        )
     try:
         error, kernel = _fill_blocks(network, kernel, q, x, targets, arrays, rtol, progress)
     except SolveError as missed:
         return Matrices(arrays, q, kernel, failure=Status.inaccurate, notes=(str(missed),))
-    finite = all(np.isfinite(array).all() for array in arrays.values())
+    finite = all((np.abs(array) <= LARGEST).all() for array in arrays.values())
     notes = (*((REFINED,) if isinstance(kernel, RefinedKernel) else ()), *note_of(network.activation))
+    if not finite:
+        notes = (*notes, f"covariances reach more than {LARGEST:.0e}")
     return Matrices(arrays, q, kernel, error, None if finite else Status.nonfinite, notes)
 
 
@@ -71,13 +80,14 @@ def _resolve_kernel(network: Network, x: np.ndarray) -> tuple[AbstractKernel, np
     dtype = x.dtype
     variances = recursion.variances_of(network, dtype)
     power = jnp.asarray(np.einsum("iad,iad->ai", x, x) / x.shape[-1], dtype)
-    largest = float(np.max(network.bias_variances[0] + network.input_variances[0] * np.asarray(power[0])))
+    with np.errstate(over="ignore"):
+        first = np.max(network.bias_variances[0] + network.input_variances[0] * np.asarray(power[0]))
+    largest = min(float(first), LARGEST)
     while True:
         kernel = kernel_for(network.activation, largest, dtype, adaptive=True)
         q = np.asarray(_node_variances(kernel, variances, power, dtype=dtype.name))
-        top = float(q.max())
-        enough = not np.isfinite(top) or top <= largest
-        if enough or kernel_for(network.activation, top, dtype, adaptive=True) is kernel:
+        top = min(float(q.max()), LARGEST)
+        if not top > largest or kernel_for(network.activation, top, dtype, adaptive=True) is kernel:
             return kernel, q
         largest = top
 
@@ -96,7 +106,7 @@ def _fill_blocks(
     whole = any(t.states is not None for t in targets.values())
     tangent = any(t.field == "tangent" for t in targets.values())
     tile = tile_size(len(x), network.depth if whole else 1)
-    pairs = list(tile_pairs(len(x), tile))
+    pairs = [pair for pair in tile_pairs(len(x), tile) if any(target.reads(*pair) for target in targets.values())]
     block_of = _block_maker(network, kernel, q, x, tile, whole, tangent)
     refined, worst = None, 0.0
     seconds = 2e-8 * len(x) ** 2 * network.depth * (network.depth if whole else 1) / 2  # worth showing a bar?
