@@ -28,7 +28,7 @@ def interruptible(function: F) -> F:
         if threading.current_thread() is not threading.main_thread() or sys.gettrace() or sys.getprofile():
             return function(*args, **kwargs)
         done, answers, failures = threading.Event(), [], []
-        context, device = copy_context(), jax.config.jax_default_device
+        context, device = copy_context(), jax.config.jax_default_device  # type: ignore[attr-defined]
 
         def work() -> None:
             try:
