@@ -1,4 +1,9 @@
-"""Finite networks: the same quantities as the theories, measured in real networks. Shares no code with them."""
+"""Finite networks: the same quantities as the theories, measured in real networks. Shares no code with them.
+
+Every call predicts its peak memory and refuses, before it begins, what needs more than 80 % of what is free. Ctrl-C is
+answered within a second. A seed gives the same bits whatever the batches; where BLAS splits a product over threads, the last
+one may differ with their number.
+"""
 
 from widefield.simulate.dynamics.simulation import dynamics
 from widefield.simulate.finite_width.simulation import finite_width

@@ -101,10 +101,10 @@ def posterior(
     Method: see this module. Each chain makes ``warmup`` moves, then ``draws`` measured ones. ``"sgld"`` makes ``updates``
     updates of size ``rate`` per move. ``start`` is ``"prior"``, or a Solution or array with a ``hidden`` kernel: chains
     then start at networks with that kernel.
-    Error: success means that no chain was lost to overflow, that split :math:`\hat R` is at most 1.05 and that every chain
-    is worth 5 independent draws or more; otherwise the status is ``not_converged``. Standard errors over chains,
-    :math:`\hat R` and effective draws of each trace stand in the diagnostics. ``"sgld"`` has a bias of order ``rate``
-    besides.
+    Error: success means that no chain was lost to overflow, that split :math:`\hat R` of a trace of every field (and of
+    the correlation of adjacent states) is at most 1.05 and that every chain is worth 5 independent draws or more;
+    otherwise the status is ``not_converged``. Standard errors over chains, :math:`\hat R` and effective draws of each trace
+    stand in the diagnostics. ``"sgld"`` has a bias of order ``rate`` besides.
     Limits: chains mix within a phase; near a transition compare starts in both. Small ``temperature`` is stiff.
     """
     began = time.perf_counter()
