@@ -18,6 +18,7 @@ from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.posterior.problem import Problem, by_state, is_tied
 
+BESIDE = np.geomspace(1e-6, 5e-5, 5)  # a fold, where it is read off
 COHERENT = 1e-6  # adjacent-state correlation from which a branch is called coherent
 MAX_STEPS, MAX_SEED = 10**9, 2**62
 Advance = Callable[[int], object]
@@ -248,6 +249,22 @@ class Branches(Protocol[S]):
     def power(self) -> int:
         """λ is the varied quantity, but the square of the labels."""
         return 2 if self.along == "labels" else 1
+
+
+def fold_factor(last: float, side: int, stability: Callable[[float], float]) -> tuple[float, float]:
+    """The factor at a fold next to ``last``, with a branch of minima towards ``side``, and its relative error.
+
+    There its logarithm is a smooth function of the stability σ without a linear term: a polynomial through states beside
+    it, because a search that stops at a small gradient goes too far. Error: the change from one point less.
+    """
+    sigma = np.array([stability(last * float(np.exp(side * distance))) for distance in BESIDE])
+    if not np.isfinite(sigma).all() or len(set(sigma)) < len(sigma):
+        return last, np.inf
+    shifts = []
+    for n in (len(sigma) - 1, len(sigma)):
+        terms = np.vander(sigma[:n] / sigma.max(), n + 1, increasing=True)[:, np.arange(n + 1) != 1]
+        shifts.append(np.linalg.solve(terms, side * BESIDE[:n])[0])
+    return last * float(np.exp(shifts[1])), float(abs(shifts[1] - shifts[0]))
 
 
 def adjacent_correlation(problem: Problem, kernel: np.ndarray, scale: np.ndarray | None = None) -> float:

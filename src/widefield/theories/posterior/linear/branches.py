@@ -22,6 +22,7 @@ from widefield.theories.posterior.branches import (
     LandscapePoint,
     Options,
     adjacent_correlation,
+    fold_factor,
 )  # fmt: skip
 from widefield.theories.posterior.linear import free_energy as linear
 from widefield.theories.posterior.linear import stationary
@@ -48,6 +49,7 @@ RTOLS = {
 STEP = 1e-3  # relative distance over which the softest eigenvalue is differentiated
 SHARE = {"posterior": 0.1}  # of rtol, to which gradients are driven; for transitions 0.01
 ENDED = 0.05  # of the stability where a branch is begun: what is left where it ends
+CLOSE = 1e-7  # relative distance over which the end of a branch is corrected
 MERGED = 1e-3  # relative distance of instability and spinodal next to a tricritical point
 BEYOND = 1.02  # of the instability: where the coherent branch is begun
 COARSE, WIDTH, BACK = (
@@ -193,21 +195,30 @@ class LinearBranches(Branches[LinearState]):
         if end is None or end[1].stability > ENDED * start.stability:
             return GrowthLaw("first", lost=("the coherent branch was not followed to its end",))
 
+        spinodal, last = end
+
+        def stability(factor: float) -> float:
+            state = self.coherent(factor, last)
+            return np.nan if state is None else state.stability
+
+        read_off, _ = fold_factor(spinodal, self.side, stability)
+        spinodal = read_off if abs(np.log(read_off / spinodal)) < CLOSE else spinodal
+
         def excess(factor: float, near: LinearState | None) -> tuple[float, LinearState]:
             assert near is not None
             coherent = self.coherent(factor, near) or near
             return self.incoherent(factor, instability.near(factor)).free_energy - coherent.free_energy, coherent
 
-        inside = end[0] * (1 + self.side * 1e-9)
-        first = continuation.Sample(inside, *excess(inside, end[1]))
-        if first.number >= 0 and abs(np.log(end[0] / critical)) < MERGED:  # the three cannot be told apart
-            merged = self.side * min(self.side * end[0], self.side * critical)
+        inside = spinodal * (1 + self.side * 1e-9)
+        first = continuation.Sample(inside, *excess(inside, last))
+        if first.number >= 0 and abs(np.log(spinodal / critical)) < MERGED:  # the three cannot be told apart
+            merged = self.side * min(self.side * spinodal, self.side * critical)
             return GrowthLaw("first", spinodal=merged, equal_free_energy=merged)
         equal = continuation.crossing(excess, first, continuation.Sample(beyond, *excess(beyond, start)))
         if equal is None:
             lost = ("the free energies of the two branches were not followed to their crossing",)
-            return GrowthLaw("first", spinodal=end[0], lost=lost)
-        return GrowthLaw("first", spinodal=end[0], equal_free_energy=equal.value)
+            return GrowthLaw("first", spinodal=spinodal, lost=lost)
+        return GrowthLaw("first", spinodal=spinodal, equal_free_energy=equal.value)
 
     def landscape(self, pair: tuple[int, int], values: np.ndarray, advance: Advance) -> list[LandscapePoint | None]:
         """All values, outwards from the one closest to zero."""

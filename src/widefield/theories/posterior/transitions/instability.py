@@ -9,14 +9,13 @@ which another incoherent minimum is met is passed.
 import numpy as np
 
 from widefield.solvers import continuation
-from widefield.theories.posterior.branches import Branches, Instability, Known, S
+from widefield.theories.posterior.branches import Branches, Instability, Known, S, fold_factor
 
 N_FACTORS = 33  # between the smallest and the largest factor that are searched
 NEIGHBORS = 0.1  # change of a kernel, in units of its variances, up to which two states are of one branch
 PATIENCE = 3  # factors in a row that are not reached, after which a search is given up
 MAX_STEPS = 300  # from one factor to the next
 COARSE, MARGINAL = 1e-2, 0.05  # a step that is not reached is made shorter only where the stability is almost gone
-BESIDE = tuple(np.geomspace(1e-6, 5e-5, 5))  # a fold, where it is read off
 BEYOND = (1e-8, 1e-6, 1e-4)  # a fold, where another state is looked for
 FLAT = 1e-3  # stability at a root, as a share of those around it
 
@@ -91,26 +90,14 @@ def _root(branches: Branches[S], here: Known[S], ahead: Known[S]) -> Known[S] | 
 
 
 def _fold(branches: Branches[S], path: list[Known[S]]) -> tuple[float, float]:
-    """The factor at a fold, and its relative error.
+    """The factor at the fold in which a path ends, and its relative error."""
 
-    There its logarithm is a smooth function of the stability σ without a linear term: a polynomial through states beside
-    it, because a search that stops at a small gradient goes too far. Error: the change from one point less.
-    """
-    last = path[-1].factor
-    sigma = []
-    for distance in BESIDE:
-        factor = last * float(np.exp(-branches.side * distance))
+    def stability(factor: float) -> float:
         start = min(path, key=lambda known: abs(np.log(known.factor / factor))).state
         state = branches.incoherent(factor, start)
-        sigma.append(state.stability if branches.reached(state) else np.nan)
-    shifts = []
-    for n in (len(sigma) - 1, len(sigma)):
-        terms = np.vander(sigma[:n], n + 1, increasing=True)[:, np.arange(n + 1) != 1]
-        shifts.append(
-            np.linalg.solve(terms, -branches.side * np.asarray(BESIDE[:n]))[0] if np.isfinite(terms).all() else 0
-        )
-    error = abs(shifts[1] - shifts[0]) if np.isfinite(sigma).all() else np.inf
-    return last * float(np.exp(shifts[1])), float(error)
+        return state.stability if branches.reached(state) else np.nan
+
+    return fold_factor(path[-1].factor, -branches.side, stability)
 
 
 def _walk(
