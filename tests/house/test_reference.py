@@ -55,7 +55,9 @@ def test_default_tolerances_are_stated():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_files_that_pages_name_exist(page):
-    files = [path.as_posix() for folder in ("src", "tests", "benchmarks", "fuzz") for path in (ROOT / folder).rglob("*.py")]
+    files = [
+        path.as_posix() for folder in ("src", "tests", "benchmarks", "fuzz") for path in (ROOT / folder).rglob("*.py")
+    ]
     named = re.findall(r"`([\w/]+\.py)`", page.read_text())
     assert not [name for name in named if not any(file.endswith(f"/{name}") for file in files)]
 

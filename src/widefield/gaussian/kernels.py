@@ -359,7 +359,7 @@ def series_kernel(
             z, weight = rules.trapezoid(spacing)
             arrays = [np.ascontiguousarray(a, dtype) for a in (z, weight, rules.hermite_functions(z, n_terms))]
             unresolved = (math.inf,) * len(orders) if edges else unresolved
-        return SeriesKernel(activation, orders, parity, n_terms, adaptive, unresolved, *arrays, steep)
+        return SeriesKernel(activation, orders, parity, n_terms, adaptive, unresolved, *arrays, steep=steep)
 
 
 def _resolve(functions: list[Callable], q: float, widest: float) -> tuple[float, int, list[float]]:
