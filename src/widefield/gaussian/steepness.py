@@ -11,7 +11,7 @@ around it, is not seen.
 import math
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -121,7 +121,7 @@ def steepness(activation: Activation, order: int, level: int) -> Steepness:
 
 def _is_known(activation: Activation) -> bool:
     """Whether this is one of the library's own functions, or made by the library from one (a power, say)."""
-    made = activation.function
+    made: Any = activation.function
     ours = isinstance(made, partial) and made.func.__module__.startswith("widefield.") and made.args
     return activation.is_named or bool(ours and any(made.args[0] is known.function for known in NAMED.values()))
 

@@ -89,10 +89,14 @@ def prior(
         verdicts["residual"] = Check(violation, rtol)
     if matrices.error is not None:
         verdicts["error"] = Check(matrices.error, rtol)
-    fields = {name: (PAIRS if plan[name].states else PAIRS[2:], kernel) for name, kernel in kernels.items()}
+    fields: dict[str, Any] = {
+        name: (PAIRS if plan[name].states else PAIRS[2:], kernel) for name, kernel in kernels.items()
+    }
     if len(kernels) < len(plan) and failure is None and all(check.met for check in verdicts.values()):
         try:
-            posterior = condition(*(matrices.arrays.get(name) for name in REGRESSION), task.labels(), noise)
+            K, K_test, K_tests = (matrices.arrays.get(name) for name in REGRESSION)
+            assert K is not None
+            posterior = condition(K, K_test, K_tests, task.labels(), noise)
             verdicts["residual"] = Check(max(violation, posterior.residual), rtol)
             fields |= {name: (REGRESSION[name], posterior.fields[name]) for name in plan if name in REGRESSION}
         except np.linalg.LinAlgError as error:
