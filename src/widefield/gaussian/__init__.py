@@ -2,7 +2,8 @@ r"""Gaussian averages of pairs of nodes, :math:`\langle\varphi^{(i)}(a)\varphi^{
 
 from widefield.gaussian import closed, quadrature
 from widefield.gaussian.averages import Expectation, expectation
-from widefield.gaussian.kernels import AbstractKernel, ClosedKernel, RefinedKernel, SeriesKernel, kernel_for
+from widefield.gaussian.kernels import AbstractKernel, ClosedKernel, SeriesKernel, kernel_for
+from widefield.gaussian.refined import RefinedKernel
 
 __all__ = [
     "AbstractKernel",

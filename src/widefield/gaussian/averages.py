@@ -194,7 +194,7 @@ def _pairs_of(kernel: SeriesKernel, orders: Orders, q, p, c) -> np.ndarray:
     rows, columns = list(_tiles(kernel, q)), list(_tiles(kernel, p))
     tiles: list[tuple[tuple[slice, ...], Any, Any]]
     if c.ndim == 1:
-        tiles = [((r,), row, column) for (r, row), (_, column) in zip(rows, columns, strict=True)]
+        tiles: list[Any] = [((r,), row, column) for (r, row), (_, column) in zip(rows, columns, strict=True)]
     else:
         rows = [(r, {k: v[..., :, None] for k, v in row.items()}) for r, row in rows]
         columns = [(s, {k: v[..., None, :] for k, v in column.items()}) for s, column in columns]

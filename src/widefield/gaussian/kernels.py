@@ -19,7 +19,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from widefield.answer.boundary import working_dtype
-from widefield.answer.certificate import SolveError
 from widefield.gaussian import closed, quadrature, rules
 from widefield.gaussian.steepness import level_of, steepness
 from widefield.question import checks
@@ -205,49 +204,6 @@ class SeriesKernel(AbstractKernel):
         return jnp.expand_dims(self.nodes, in_front), jnp.expand_dims(self.weights, in_front)
 
 
-class RefinedKernel(AbstractKernel):
-    """A series whose doubtful pairs are done again by quadrature: good at any variance, at the cost of those pairs.
-
-    Runs on concrete arrays only (under `jax.disable_jit`), because which pairs are doubtful depends on values.
-    """
-
-    activation: Activation = eqx.field(static=True)
-    series: SeriesKernel
-    rtol: float = eqx.field(static=True)
-
-    def table(self, q):
-        return self.series.table(q)
-
-    def second_moment(self, q):
-        return self.series.second_moment(q)
-
-    def average(self, row, column, c, orders):
-        with jax.disable_jit(False):
-            value, error = _average(self.series, row, column, c, orders)
-            shape = jnp.broadcast_shapes(c.shape, row["variance"].shape, column["variance"].shape)
-            error = np.array(np.broadcast_to(np.asarray(error), shape))
-            doubtful = ~(error <= self.rtol)
-            if not doubtful.any():
-                return value, error
-            pick = lambda v: np.broadcast_to(np.asarray(v), shape)[doubtful]  # noqa: E731
-            value = np.array(value)
-            pairs = pick(row["variance"]), pick(column["variance"]), pick(c)
-            value[doubtful], estimate = quadrature.average(self.activation, orders, *pairs)
-            norms = (pick(t[f"moment_{k}_{k}"]) for t, k in zip((row, column), orders, strict=True))
-            error[doubtful] = estimate / np.sqrt(np.prod(list(norms), axis=0))
-            worst = np.max(error)
-            if not worst <= self.rtol:
-                raise SolveError(
-                    f"Averages of {self.activation} are known only to {worst:.1e} of their scale (asked "
-                    f"rtol={self.rtol:g}). Name every point where the function or its derivative jumps in "
-                    "Activation(breaks=...), lower the variances, or raise rtol."
-                )
-            return jnp.asarray(value), jnp.asarray(error)
-
-
-_average = jax.jit(lambda series, row, column, c, orders: series.average(row, column, c, orders), static_argnums=4)
-
-
 def _relative_tail(table: Table, order: int) -> Array:
     """√R of each node, relative to its norm."""
     norm = table[f"moment_{order}_{order}"]
@@ -359,7 +315,8 @@ def series_kernel(
             z, weight = rules.trapezoid(spacing)
             arrays = [np.ascontiguousarray(a, dtype) for a in (z, weight, rules.hermite_functions(z, n_terms))]
             unresolved = (math.inf,) * len(orders) if edges else unresolved
-        return SeriesKernel(activation, orders, parity, n_terms, adaptive, unresolved, *arrays, steep=steep)
+        nodes, weights, basis = arrays
+        return SeriesKernel(activation, orders, parity, n_terms, adaptive, unresolved, nodes, weights, basis, steep)
 
 
 def _resolve(functions: list[Callable], q: float, widest: float) -> tuple[float, int, list[float]]:

@@ -89,7 +89,11 @@ def prior(
         verdicts["residual"] = Check(violation, rtol)
     if matrices.error is not None:
         verdicts["error"] = Check(matrices.error, rtol)
+<<<<<<< HEAD
     fields: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
+=======
+    fields: dict[str, Any] = {
+>>>>>>> r-gauss
         name: (PAIRS if plan[name].states else PAIRS[2:], kernel) for name, kernel in kernels.items()
     }
     if len(kernels) < len(plan) and failure is None and all(check.met for check in verdicts.values()):
