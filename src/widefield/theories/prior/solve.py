@@ -19,7 +19,7 @@ from widefield.theories.prior.regression import condition
 from widefield.theories.prior.residual import residual
 
 PAIRS = ("state", "state_", "sample", "sample_")
-REGRESSION: dict[str, tuple[str, ...]] = {
+REGRESSION = {
     "log_evidence": (),
     "test_prediction": ("state", "test", "output"),
     "test_covariance": ("state", "state_", "test", "test_"),
@@ -89,11 +89,7 @@ def prior(
         verdicts["residual"] = Check(violation, rtol)
     if matrices.error is not None:
         verdicts["error"] = Check(matrices.error, rtol)
-<<<<<<< HEAD
-    fields: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
-=======
     fields: dict[str, Any] = {
->>>>>>> r-gauss
         name: (PAIRS if plan[name].states else PAIRS[2:], kernel) for name, kernel in kernels.items()
     }
     if len(kernels) < len(plan) and failure is None and all(check.met for check in verdicts.values()):

@@ -54,12 +54,8 @@ def find_depth_limit(network: Network) -> DepthLimit:
     phi, w, b = network.activation, float(np.atleast_1d(network.weight_variance)[0]), float(network.bias_variances[0])
     q0 = float(network.input_variances[0]) + b
     q = fixed_variance(phi, w, b, q0)
-<<<<<<< HEAD
-    correlation, chi, scale_of_variance, scale_of_correlation, phase = _stability(phi, w, b, q)
-=======
     *numbers, phase = _stability(phi, w, b, q)
     rho, chi, scale_q, scale_rho = numbers
->>>>>>> r-gauss
     critical = critical_weight_variance(phi, b, q0)
     if math.isfinite(q):
         residual = abs(_next(phi, w, b, q) - q) / max(q, 1.0)
@@ -71,12 +67,7 @@ def find_depth_limit(network: Network) -> DepthLimit:
     for orders, scale in (((0, 0), max(at, 1.0)), ((1, 1), 1.0)):
         value, error = _estimate(phi, orders, at, at)
         errors.append(w * error / max(scale, w * abs(value)) if math.isfinite(value) else 0.0)
-<<<<<<< HEAD
-    scales = scale_of_variance, scale_of_correlation
-    return DepthLimit(q, correlation, chi, *scales, critical, phase, residual, max(errors))
-=======
     return DepthLimit(q, rho, chi, scale_q, scale_rho, critical, phase, residual, max(errors))
->>>>>>> r-gauss
 
 
 def _estimate(phi: Activation, orders: tuple[int, int], q: float, c: float) -> tuple[float, float]:
