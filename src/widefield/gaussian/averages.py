@@ -192,7 +192,6 @@ def _pairs_of(kernel: SeriesKernel, orders: Orders, q, p, c) -> np.ndarray:
     """Values, errors and scales, (3, ...), of all pairs of q and p where c is a matrix, one by one where it is not."""
     result = np.empty((3, *c.shape))
     rows, columns = list(_tiles(kernel, q)), list(_tiles(kernel, p))
-    tiles: list[tuple[tuple[slice, ...], Any, Any]]
     if c.ndim == 1:
         tiles: list[Any] = [((r,), row, column) for (r, row), (_, column) in zip(rows, columns, strict=True)]
     else:
