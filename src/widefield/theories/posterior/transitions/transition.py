@@ -123,7 +123,7 @@ def transition(
     softest Hessian eigenvalue vanishes or, for nonlinear networks, an eigenvalue of the saddle-point map reaches 1. For
     linear networks the sign of Landau's quartic coefficient there, even modes eliminated, says whether the transition is
     of second (:math:`b > 0`, exponent ½, prefactor from :math:`b`) or of first order; for others the side does to which
-    the coherent branch leaves.
+    the coherent branch leaves. Where the incoherent branch ends in a fold before, that is its instability, of first order.
 
     Method: continuation of each branch from its neighbor, in both directions; ends by bisection. Nonlinear networks by
     quadrature up to four dimensions, depth times samples, their coherent branch as a function of its order parameter.
