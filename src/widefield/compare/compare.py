@@ -84,8 +84,10 @@ def _checked(theory: Any, trial: Any, quantities: Any, same_question: Any) -> tu
         if not isinstance(given, Solution):
             raise ValueError(f"`{name}` must be a Solution, got {type(given).__name__}.")
     asked = (quantities,) if isinstance(quantities, str) else quantities
-    if asked is not None and (not isinstance(asked, Iterable) or not (asked := tuple(asked))):
-        raise ValueError(f"`quantities` must be names of fields, got {quantities!r}.")
+    if asked is not None:
+        checks.reject_tracers(quantities=asked)
+        if not isinstance(asked, Iterable) or not (asked := tuple(asked)):
+            raise ValueError(f"`quantities` must be names of fields, got {quantities!r}.")
     if checks.flag("same_question", same_question):
         for noun in ("network", "task", "teacher", "training"):
             _check_same(noun, getattr(theory, noun), getattr(trial, noun))
