@@ -62,7 +62,7 @@ def fill_matrices(
         error, kernel = _fill_blocks(network, kernel, q, x, targets, arrays, rtol, progress)
     except SolveError as missed:
         return Matrices(arrays, q, kernel, failure=Status.inaccurate, notes=(str(missed),))
-    finite = all(-LARGEST <= float(array.min()) and float(array.max()) <= LARGEST for array in arrays.values())
+    finite = all(float(array.min()) >= -LARGEST and float(array.max()) <= LARGEST for array in arrays.values())
     notes = (*((REFINED,) if isinstance(kernel, RefinedKernel) else ()), *note_of(network.activation))
     if not finite:
         notes = (*notes, f"covariances reach more than {LARGEST:.0e}")
