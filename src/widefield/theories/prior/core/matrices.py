@@ -50,7 +50,7 @@ def fill_matrices(
     """Arrays for all ``targets``; ``x`` is (sample, driven state, D) and sets the precision."""
     arrays = {name: np.full(target.shape, np.nan, x.dtype) for name, target in targets.items()}
     kernel, q = _resolve_kernel(network, x)
-    if not (q <= LARGEST).all():  # nor where a variance is not a number
+    if not float(q.max()) <= LARGEST:  # nor where a variance is not a number
         return Matrices(
             arrays,
             q,
@@ -62,7 +62,7 @@ def fill_matrices(
         error, kernel = _fill_blocks(network, kernel, q, x, targets, arrays, rtol, progress)
     except SolveError as missed:
         return Matrices(arrays, q, kernel, failure=Status.inaccurate, notes=(str(missed),))
-    finite = all((np.abs(array) <= LARGEST).all() for array in arrays.values())
+    finite = all(float(array.min()) >= -LARGEST and float(array.max()) <= LARGEST for array in arrays.values())
     notes = (*((REFINED,) if isinstance(kernel, RefinedKernel) else ()), *note_of(network.activation))
     if not finite:
         notes = (*notes, f"covariances reach more than {LARGEST:.0e}")
