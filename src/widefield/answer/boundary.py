@@ -22,7 +22,7 @@ from widefield.question import checks
 
 F = TypeVar("F", bound=Callable[..., Any])
 SHARE_OF_MEMORY = 0.5
-CONTEXTS = {  # settings of JAX that a thread may have for itself
+CONTEXTS: dict[str, Any] = {  # settings of JAX that a thread may have for itself
     "jax_default_device": jax.default_device, "jax_disable_jit": jax.disable_jit, "jax_debug_nans": jax.debug_nans,
     "jax_default_matmul_precision": jax.default_matmul_precision, "jax_numpy_rank_promotion": jax.numpy_rank_promotion,
 }  # fmt: skip

@@ -237,7 +237,7 @@ def problem(network: Network, task: Task, training: Training, responses: bool = 
         training.initial_scale,
         2 + (network.depth - 1 if network.weights == "untied" else min(network.depth - 1, 1)),
     )
-    if np.ndim(scale) and len(scale) != n:
+    if np.ndim(scale) and np.size(scale) != n:
         raise ValueError(f"`initial_scale` must be a number or {n} of them (input, hidden, readout), got {scale!r}.")
     if np.ndim(scale) and network.bias_variances.any():
         raise ValueError("`initial_scale` must be one number where the network has biases.")
