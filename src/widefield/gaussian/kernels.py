@@ -365,7 +365,11 @@ def kernel_for(
     ``orders`` are the derivatives that the series holds. ``adaptive`` makes it faster at the price of its reverse-mode
     derivative.
     """
-    activation, dtype = as_activation(activation), working_dtype(dtype)
+    checks.reject_tracers(dtype=dtype, orders=orders)
+    if not isinstance(orders, tuple) or not orders:
+        raise ValueError(f"`orders` must be a tuple of orders of derivatives, got {checks.shown(orders)}.")
+    orders = tuple(checks.integer("orders", order, 0) for order in orders)
+    activation, dtype, adaptive = as_activation(activation), working_dtype(dtype), checks.flag("adaptive", adaptive)
     largest = checks.nonnegative("largest", largest)
     if closed.has_closed_form(activation):
         return ClosedKernel(activation)

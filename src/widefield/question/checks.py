@@ -70,7 +70,7 @@ def as_array(name: str, value: Any, meaning: str) -> Array:
 def real_array(name: str, value: Any, ndim: Sequence[int], meaning: str) -> tuple[Array, str | None]:
     """A finite, non-empty float64 copy of ``value`` and, where its dtype changed, a note that says so."""
     given = as_array(name, value, meaning)
-    if given.dtype.kind not in "fiub":
+    if given.dtype.kind not in "fiub" or (given.dtype.kind == "b" and not given.ndim):
         raise ValueError(f"`{name}` must hold real numbers, got dtype {given.dtype}.")
     if given.ndim not in ndim:
         raise ValueError(f"`{name}` must be {meaning}, got an array of shape {given.shape}.")

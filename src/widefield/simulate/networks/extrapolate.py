@@ -8,6 +8,7 @@ import numpy as np
 
 from widefield.answer.certificate import Check, Status
 from widefield.answer.solution import Solution, make_solution
+from widefield.question import checks
 from widefield.question.activation import Activation
 from widefield.question.training import source_of
 from widefield.simulate.networks.call import SINGLE, certify, refuse_memory
@@ -32,6 +33,7 @@ def extrapolate(wide: Solution, narrow: Solution, *, throw: bool = True) -> Solu
     Limits: single replicates need not be positive semi-definite.
     """
     began = time.perf_counter()
+    checks.flag("throw", throw)
     _check(wide, narrow)
     names = [name for name in _averages(wide) if name in _averages(narrow)]
     if not names:

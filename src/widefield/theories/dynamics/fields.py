@@ -78,9 +78,7 @@ def _split(problem: Problem, estimate: Estimate, n_channels: int, dims: Dims) ->
         value = value.reshape((n_read, n_out) * n_channels + value.shape[n_channels:])
         value = np.moveaxis(value, range(1, 2 * n_channels, 2), range(-n_channels, 0))
         value = value if n_read > 1 else value[(0,) * n_channels]
-        for _ in range(n_channels if n_out == 1 else 0):
-            value = value[..., 0]
-        return value
+        return value if n_out > 1 else value.reshape(*value.shape[: value.ndim - n_channels])
 
     front = ("readout", "readout_")[: n_channels if n_read > 1 else 0]
     back = ("output", "output_")[: n_channels if n_out > 1 else 0]

@@ -233,8 +233,10 @@ def problem(network: Network, task: Task, training: Training, responses: bool = 
     supervised = task.supervised_states(network.depth)
     if len(set(network.relative_widths)) > 1 and (driven > 1 or supervised != (network.depth - 1,)):
         raise ValueError("`widths` must be equal unless the input is at the first state and the readout at the last.")
-    scale = training.initial_scale
-    n = 2 + (network.depth - 1 if network.weights == "untied" else min(network.depth - 1, 1))
+    scale, n = (
+        training.initial_scale,
+        2 + (network.depth - 1 if network.weights == "untied" else min(network.depth - 1, 1)),
+    )
     if np.ndim(scale) and np.size(scale) != n:
         raise ValueError(f"`initial_scale` must be a number or {n} of them (input, hidden, readout), got {scale!r}.")
     if np.ndim(scale) and network.bias_variances.any():

@@ -26,6 +26,7 @@ from widefield.theories.dynamics.problem import Problem, problem
 from widefield.theories.dynamics.request import Request, compiling
 
 COPIES = 40  # arrays of the grid's size that are held at once
+FARTHEST = 30.0  # standard deviations; beyond, the density is zero in float64
 
 
 @x64
@@ -70,6 +71,8 @@ def neuron_density(
     if not np.any(task.x):
         raise ValueError("`x` must not be zero in neuron_density: every h would be zero.")
     reach, nodes = checks.nonnegative("reach", reach, positive=True), checks.integer("nodes", nodes, 2)
+    if reach > FARTHEST:
+        raise ValueError(f"`reach` must be at most {FARTHEST:g} standard deviations, got {reach:g}.")
     rtol, need = checks.tolerance("rtol", rtol, 1e-6), 8 * COPIES * nodes**2
     if need > memory_budget():
         raise MemoryError(

@@ -195,8 +195,9 @@ def _gathered(batches: list[Batch]) -> tuple[dict[str, Estimate], Arrays]:
     averaged, changed, drawn = (common(name) for name in ("averages", "changes", "draws"))
     averages = {name: over_batches([one.averages[name] for one in batches]) for name in AVERAGED if name in averaged}
     for name in changed:  # half of what extrapolation changed is added to the error
-        value, error = averages[name].value, averages[name].stderr
+        own = averages[name].stderr
+        error = np.zeros(()) if own is None else own
         change = over_batches([one.changes[name] for one in batches]).value / 2
-        averages[name] = Estimate(value, np.abs(change) if error is None else np.hypot(error, change))
+        averages[name] = Estimate(averages[name].value, np.hypot(error, change))
     draws = {name: np.concatenate([one.draws[name] for one in batches], axis=-1) for name in DRAWN if name in drawn}
     return averages, draws
