@@ -37,7 +37,9 @@ def zscore(theory: Any, samples: Any) -> np.ndarray:
     """
     exact, drawn = numbers_of("theory", theory), numbers_of("samples", samples)
     if drawn.ndim == 0 or drawn.shape[1:] != exact.shape:
-        raise ValueError(f"`samples` must have shape (replicate, *{exact.shape}), a row like `theory` for each replicate, got {drawn.shape}.")
+        raise ValueError(
+            f"`samples` must have shape (replicate, *{exact.shape}), a row like `theory` for each replicate, got {drawn.shape}."
+        )
     check_labels("zscore", theory, samples)
     if len(drawn) < 2:
         raise ValueError("`samples` must have at least 2 replicates on axis 0 for a standard error.")
