@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 from widefield.question import checks
 
-LONG = 3.0  # seconds: what is shorter shows nothing unless asked
+LONG = 2.0  # seconds: what is shorter shows nothing unless asked
 PAUSE = 10.0  # seconds between two lines
 _SHOWN: ContextVar[bool] = ContextVar("_SHOWN", default=False)
 Update = Callable[[float, float, str], None]  # how much is done, of how much, and what is under way

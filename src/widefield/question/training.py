@@ -10,7 +10,7 @@ from widefield.question import checks
 from widefield.question.activation import source_of as source_of
 
 Rate = float | np.ndarray | Callable[[int], float]
-MOST_STEPS = 10**9
+MOST_STEPS = 10**7
 LOSSES = ("squared", "logistic", "cross_entropy")
 
 

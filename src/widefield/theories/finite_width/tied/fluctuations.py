@@ -39,6 +39,7 @@ class Fluctuations:
 
 
 @x64
+@np.errstate(invalid="ignore")  # what is not finite is a status of the solution
 def expand(
     network: Network, task: Task, *, read: np.ndarray | None = None, progress: bool | None = False
 ) -> Fluctuations:

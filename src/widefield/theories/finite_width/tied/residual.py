@@ -22,6 +22,7 @@ from widefield.theories.finite_width.untied.pair_averages import pair_quadrature
 from widefield.theories.finite_width.untied.recursion import Wants, pair_source, transport
 from widefield.theories.finite_width.untied.residual import OutOfReach, by_quadrature
 
+NEGLIGIBLE = 1e-6  # of a kernel: fluctuations below are known to roundings of the kernel
 STEP = 0.01  # of a variance, for difference quotients of sixth order
 
 
@@ -85,12 +86,12 @@ def _pair(activation: Activation, B: np.ndarray, moments: Fluctuations, u: int, 
     kappa = np.multiply.outer(w, w) * pair_source(fresh)[0, 1][np.ix_(places, places)]
     fourth = np.diag(fresh.square)  # type: ignore[arg-type]
     floor = w * np.sqrt(np.array([fourth[0], np.sqrt(fourth[0] * fourth[1]), fourth[1]])[places])
-    size = np.sqrt(np.diag(V)[index])
+    size = np.sqrt(np.maximum(np.diag(V)[index], 0))  # zero may be a rounding below
     off.append(_largest(left @ V @ left.T - kappa, np.maximum(np.outer(size, size), np.outer(floor, floor))))
     bend = _bend(activation, fresh, moments, u, v)
     if bend is not None:
         made = left @ G1 - w * bend[places] - moments.T[index]
-        off.append(_largest(made, np.sqrt(np.abs(np.diag(V)[index])) + np.abs(G1[index])))
+        off.append(_largest(made, size + np.abs(G1[index]) + NEGLIGIBLE * floor))
     return off
 
 
@@ -135,7 +136,7 @@ def _reuse(activation: Activation, moments: Fluctuations) -> list[float]:
         if variance < 0 or c**2 > 0.9 * a * b:
             continue
         w = rows.weight[row] * rows.weight[variance]
-        scale = np.sqrt(moments.V[row, row]) + abs(moments.T[row])
+        scale = np.sqrt(max(moments.V[row, row], 0)) + abs(moments.T[row]) + NEGLIGIBLE * a
         off.append(float(abs(moments.T[row] - w * _slope(activation, a, b, c)) / scale))
     return off
 
