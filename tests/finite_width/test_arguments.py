@@ -140,16 +140,16 @@ def test_by_default_the_fields_that_fit_are_made(monkeypatch):
 
 MEASURE = """
 import gc, re, numpy as np, psutil, widefield as wf
-from widefield.theories.finite_width import expansion
+from widefield.answer import boundary
 rng = np.random.default_rng(0)
 ask = lambda n, q: wf.finite_width(NET, wf.Task(rng.normal(size=(n, 10))), width=10**6, quantities=q)
 ask(3, QUANTITIES)
-expansion.SHARE = 0.0
+boundary.SHARE_OF_MEMORY = 0.0
 try:
     ask(SAMPLES, QUANTITIES)
 except MemoryError as error:
     number, unit = re.search(r"need ([\\d.]+) (MB|GB)", str(error)).groups()
-expansion.SHARE = 0.8
+boundary.SHARE_OF_MEMORY = 0.8
 gc.collect()
 before = psutil.Process().memory_info().rss
 ask(SAMPLES, QUANTITIES)

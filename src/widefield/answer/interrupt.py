@@ -17,9 +17,11 @@ from typing import Any
 
 import jax
 
-CONTEXTS: dict[str, Any] = {  # settings of JAX that a thread may have for itself
+CONTEXTS: dict[str, Any] = {  # the settings of JAX that a thread may have for itself and that are carried over
     "jax_default_device": jax.default_device, "jax_disable_jit": jax.disable_jit, "jax_debug_nans": jax.debug_nans,
-    "jax_default_matmul_precision": jax.default_matmul_precision, "jax_numpy_rank_promotion": jax.numpy_rank_promotion,
+    "jax_debug_infs": jax.debug_infs, "jax_default_matmul_precision": jax.default_matmul_precision,
+    "jax_numpy_rank_promotion": jax.numpy_rank_promotion, "jax_numpy_dtype_promotion": jax.numpy_dtype_promotion,
+    "jax_default_prng_impl": jax.default_prng_impl, "jax_log_compiles": jax.log_compiles,
 }  # fmt: skip
 TO_STOP, TO_LEAVE = 0.5, 5.0  # seconds an interrupted call gets before the answer, and before Python ends without it
 
@@ -30,80 +32,108 @@ class _Worker(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="widefield", daemon=True)
         self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.idle = threading.Event()
+        self.start()
 
     def run(self) -> None:
         while True:
-            call = self.calls.get()
-            try:
-                call()
-            finally:
-                self.idle.set()
+            with contextlib.suppress(KeyboardInterrupt):  # one that comes when the call has ended
+                self.calls.get()()
 
 
-_workers: list[_Worker] = []  # the last one takes calls, the others were interrupted and perhaps still compute
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_workers.clear)  # a child process has none of its parent's threads
+class _Call:
+    """One call, what came of it, and whether anybody still waits for that."""
 
+    def __init__(self, call: Callable[[], Any]):
+        self.call, self.context = call, contextvars.copy_context()
+        self.settings = {name: getattr(jax.config, name) for name in CONTEXTS}
+        self.done, self.abandoned = threading.Event(), threading.Event()
+        self.value: Any = None
+        self.error: BaseException | None = None
 
-def interruptible(call: Callable[[], Any]) -> Any:
-    """The value of ``call``; after an interrupt its thread is told to stop, and another takes its place.
-
-    What is traced, profiled or called from another thread than the main one, which alone hears interrupts, runs where it is.
-    """
-    if threading.current_thread() is not threading.main_thread() or sys.gettrace() or sys.getprofile():
-        return call()
-    outcome: dict[str, Any] = {}
-    outer = {name: getattr(jax.config, name) for name in CONTEXTS}  # of this thread alone, unless they are global
-
-    def work() -> None:
+    def work(self) -> None:
         try:
             with contextlib.ExitStack() as stack:
-                for name, value in outer.items():
+                for name, value in self.settings.items():
                     if getattr(jax.config, name) != value:
                         stack.enter_context(CONTEXTS[name](value))
-                outcome["value"] = call()
+                self.value = self.context.run(self.call)
         except BaseException as error:
-            outcome["error"] = error
-            if isinstance(error, KeyboardInterrupt):  # nothing that was dispatched may outlive the interpreter
+            if not self.abandoned.is_set():
+                self.error = error
+        finally:
+            if self.abandoned.is_set():  # nothing that was dispatched may outlive the interpreter
+                self.value = None
                 for array in jax.live_arrays():
                     with contextlib.suppress(RuntimeError):  # deleted: it was given to a computation
                         array.block_until_ready()
+            self.done.set()
 
-    if not _workers:
-        _workers.append(_Worker())
-        _workers[-1].start()
-    worker, context = _workers[-1], contextvars.copy_context()
-    worker.idle.clear()
-    worker.calls.put(lambda: context.run(work))
+    def result(self) -> Any:
+        """The value, or the error; neither is kept."""
+        error, value = self.error, self.value
+        self.error = self.value = None
+        if error is None:
+            return value
+        try:
+            raise error
+        finally:
+            del error
+
+
+_idle: list[_Worker] = []  # at most one
+_waiting: list[_Call] = []  # what the main thread waits for: a signal handler may call while it does
+_abandoned: list[threading.Event] = []  # the ends of interrupted calls
+if hasattr(os, "register_at_fork"):  # a child process has none of its parent's threads
+    os.register_at_fork(after_in_child=lambda: [known.clear() for known in (_idle, _waiting, _abandoned)])
+
+
+def interruptible(call: Callable[[], Any]) -> Any:
+    """The value of ``call``; after an interrupt its thread is told to stop, and the next call takes another.
+
+    What is called from another thread than the main one, which alone hears interrupts, what is traced or profiled, and what
+    is called while a module is imported (whose lock a thread would wait for) runs where it is. Limits: a lock that the
+    caller holds and a user's function takes is held for ever.
+    """
+    elsewhere = threading.current_thread() is not threading.main_thread()
+    if elsewhere or _waiting or sys.gettrace() or sys.getprofile() or _importing():
+        return call()
+    worker, asked = _idle.pop() if _idle else _Worker(), _Call(call)
+    _waiting.append(asked)
     try:
-        while not worker.idle.wait(1.0):
+        worker.calls.put(asked.work)
+        while not asked.done.wait(1.0):
             pass
     except BaseException:
-        _workers.append(_Worker())
-        _workers[-1].start()
-        _workers[-1].idle.set()
+        asked.abandoned.set()
+        _abandoned.append(asked.done)
         stop = ctypes.py_object(KeyboardInterrupt)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker.ident or 0), stop)
-        worker.idle.wait(TO_STOP)
+        asked.done.wait(TO_STOP)
         raise
-    if "error" in outcome:
-        raise outcome.pop("error")
-    return outcome["value"]
+    finally:
+        _waiting.clear()
+    _idle[:] = [worker]
+    return asked.result()
+
+
+def _importing() -> bool:
+    """Whether a module is being imported."""
+    specs = (getattr(module, "__spec__", None) for module in list(sys.modules.values()))
+    return any(getattr(spec, "_initializing", False) for spec in specs)
 
 
 @atexit.register
 def _leave() -> None:
     """Wait for interrupted calls, since XLA that computes while Python shuts down is a segmentation fault; leave without
     those that take long."""
-    for worker in _workers:
-        worker.idle.wait(TO_LEAVE)
-    if any(not worker.idle.is_set() for worker in _workers):
-        code = 130 if getattr(sys, "last_type", None) is KeyboardInterrupt else 0
-        _workers.clear()
+    for done in _abandoned:
+        done.wait(TO_LEAVE)
+    if not all(done.is_set() for done in _abandoned):
+        code = 130 if getattr(sys, "last_type", None) in (None, KeyboardInterrupt) else 1
+        _abandoned.clear()
         sys.unraisablehook = lambda error: None
         atexit._run_exitfuncs()  # nothing runs after this; those that have run complain
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    time.sleep(0.01 * bool(_workers))  # they go to sleep
+    time.sleep(0.01 * bool(_idle or _abandoned))  # they go to sleep

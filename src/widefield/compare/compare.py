@@ -1,7 +1,6 @@
 """`widefield.compare`: what two Solutions share, if they answer the same question."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,15 +8,15 @@ import numpy as np
 from widefield.answer.solution import Solution
 from widefield.compare.table import Comparison
 from widefield.compare.verdict import Pair, judge_all
-from widefield.measures import REPLICATE
+from widefield.measures import REPLICATE, check_labels
 from widefield.question import checks
-from widefield.question.activation import Activation
-from widefield.question.training import source_of
+from widefield.question.difference import differing_field
 
 if TYPE_CHECKING:
     import xarray as xr
 
 OFFSET = 5.0  # relative differences up to OFFSET · depth/width may be those of a finite network
+FIRST_ORDER = ("covariance", "test_prediction", "test_covariance", "log_evidence")  # of finite_width: at its width
 PHYSICS = ("temperature", "noise", "width_ratio", "width", "infinite_depth")  # options that belong to the question
 
 
@@ -83,6 +82,8 @@ def _checked(theory: Any, trial: Any, quantities: Any, same_question: Any) -> tu
     for name, given in (("theory", theory), ("trial", trial)):
         if not isinstance(given, Solution):
             raise ValueError(f"`{name}` must be a Solution, got {type(given).__name__}.")
+    if "width" in theory.certificate.options and "wide_width" in trial.certificate.options:
+        raise ValueError("`trial` must be one simulation at the theory's `width`: two widths remove what it holds.")
     asked = (quantities,) if isinstance(quantities, str) else quantities
     if asked is not None:
         checks.reject_tracers(quantities=asked)
@@ -103,30 +104,15 @@ def _check_same(noun: str, first: Any, second: Any) -> None:
     if first is None or second is None:
         if first is not second:
             raise ValueError(_different(noun, f"the {'first' if first is None else 'second'} has none"))
-        return
-    for name in (f.name for f in fields(first) if f.name != "notes"):
-        values = getattr(first, name), getattr(second, name)
-        if not _equal(*values):
-            shown = [np.array2string(np.asarray(v), threshold=6) if np.ndim(v) else str(v) for v in values]
-            raise ValueError(_different(f"`{name}` of the {noun}", " and ".join(shown)))
+    elif differs := differing_field(first, second):
+        shown = [np.array2string(np.asarray(v), threshold=6) if np.ndim(v) else str(v) for v in differs[1]]
+        raise ValueError(_different(f"`{differs[0]}` of the {noun}", " and ".join(shown)))
 
 
 def _different(what: str, shown: str) -> str:
     return (
         f"The two answer different questions: {what} differs ({shown}). If that is meant, ask with same_question=False."
     )
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, Activation) and isinstance(b, Activation):  # one that was read from a file is known by its source
-        return (a.name, a.parameters, a.breaks, a.source) == (b.name, b.parameters, b.breaks, b.source)
-    if callable(a) and callable(b):  # a user's loss, which a file keeps by its source
-        return source_of(a) == source_of(b)
-    if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(map(_equal, a, b))
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return np.array_equal(a, b)
-    return a == b
 
 
 def _names(solution: Solution) -> list[str]:
@@ -141,7 +127,12 @@ def _match(name: str, theory: Solution, trial: Solution) -> Pair | None:
     field, other = theory.data[name], trial.data.data_vars.get(name)
     by_chance, bounds = _errors(theory, name, "_stderr"), _errors(theory, name, "_error")
     shift = _errors(theory, name, "_shift") if "width" in trial.certificate.options else []
-    field = field + shift[0] if shift else field
+    for change in shift:
+        check_labels(name, field, change)
+        field = field + change
+        by_chance = by_chance + _errors(theory, name, "_shift_stderr")
+        bounds = bounds + _errors(theory, name, "_shift_error")
+    corrected = bool(shift) or (name in FIRST_ORDER and "width" in theory.certificate.options)
     label = name
     if other is None and {"state", "state_"} <= set(field.dims):
         label, other = f"{name} (equal states)", trial.data.data_vars.get(f"{name}_diagonal")
@@ -151,7 +142,7 @@ def _match(name: str, theory: Solution, trial: Solution) -> Pair | None:
     if REPLICATE not in other.dims:
         by_chance = by_chance + _errors(trial, str(other.name), "_stderr")
     bounds = bounds + _errors(trial, str(other.name), "_error")
-    return Pair(label, field, other, by_chance, bounds, *_offset(trial, bool(shift)))
+    return Pair(label, field, other, by_chance, bounds, *_offset(trial, corrected))
 
 
 def _offset(trial: Solution, corrected: bool) -> tuple[float, str]:

@@ -106,7 +106,7 @@ def steepness(activation: Activation, order: int, level: int) -> Steepness:
         return Steepness(rough=0.0)
     edges = np.unique([-inner, 0.0, inner, *(x for shell in shells for x in shell.edges)])
     if len(edges) > MAX_PANELS:
-        return Steepness(rough=float(edges[-1]))
+        return Steepness(rough=float(edges[np.argmin(np.diff(edges))]))
     if _usual_panels_do(function, activation.breaks, deviation, edges):
         return Steepness()
     for k in range(top - DEPTH, top):  # shells that one panel on either side can replace

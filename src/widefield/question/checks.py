@@ -123,7 +123,9 @@ def tolerance(name: str, value: Any, floor: float, dtype: str = "float64") -> fl
     """``value`` as a relative tolerance below one that ``dtype`` can reach."""
     number = nonnegative(name, value, positive=True)
     if not floor <= number < 1:
-        raise ValueError(f"`{name}` must be at least {floor:g}, which {dtype} can reach, and below 1, got {shown(value)}.")
+        raise ValueError(
+            f"`{name}` must be at least {floor:g}, which {dtype} can reach, and below 1, got {shown(value)}."
+        )
     return number
 
 

@@ -21,7 +21,6 @@ Layout = dict[str, Shape]  # of one replicate's share of every field, the most w
 Names = tuple[str, ...]
 CHUNK = 10**6  # numbers looked at together
 CERTIFY_COPIES = 4  # of what is looked at together
-MAY_USE = 0.8  # of the memory that is free
 LARGEST = 2**63 - 1  # an index of an array
 SINGLE = "draw"  # a field of single neurons of mean zero: no relative error
 
@@ -73,7 +72,7 @@ def peak_bytes(layout: Layout, wanted: Iterable[str], replicates: int, working: 
 
 def refuse_memory(simulator: str, need: Callable[..., int], sizes: Mapping[str, int], what: str) -> None:
     """Raise where the bytes that ``need`` tells of the ``sizes`` are not there: what of each size would fit instead."""
-    may_use = int(MAY_USE / boundary.SHARE_OF_MEMORY * boundary.memory_budget())
+    may_use = boundary.memory_budget()
     needed = need(**sizes)
     if needed <= may_use:
         return
@@ -87,7 +86,7 @@ def refuse_memory(simulator: str, need: Callable[..., int], sizes: Mapping[str, 
     smaller = f"{' or '.join(fits)} would fit" if fits else f"lower {', '.join(f'`{name}`' for name in sizes)}"
     raise MemoryError(
         f"{simulator} needs {boundary.describe_bytes(needed)} ({what}), but only {boundary.describe_bytes(may_use)} may "
-        f"be used, {MAY_USE:.0%} of what is free: {smaller}; or ask for fewer quantities, samples, states or steps."
+        f"be used, {boundary.SHARE_OF_MEMORY:.0%} of what is free: {smaller}; or ask for fewer quantities, samples, states or steps."
     )
 
 

@@ -1,7 +1,6 @@
 """Two simulations of width n and 2n give the limit of infinite width up to 1/n²."""
 
 import time
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -9,8 +8,7 @@ import numpy as np
 from widefield.answer.certificate import Check, Status
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
-from widefield.question.activation import Activation
-from widefield.question.training import source_of
+from widefield.question.difference import differing_field
 from widefield.simulate.networks.call import SINGLE, certify, refuse_memory
 
 NAME = "simulate.extrapolate"
@@ -84,7 +82,11 @@ def _check(wide: Solution, narrow: Solution) -> None:
     if kinds[0] != kinds[1]:
         raise ValueError(f"`wide` and `narrow` must be simulations of the same kind, got {kinds[0]} and {kinds[1]}.")
     for noun in ("network", "task", "teacher", "training"):
-        _check_same(noun, getattr(wide, noun), getattr(narrow, noun))
+        first, second = getattr(wide, noun), getattr(narrow, noun)
+        if (first is None) != (second is None):
+            raise ValueError(f"`wide` and `narrow` must have the same {noun}: one has none.")
+        if first is not None and (differs := differing_field(first, second)):
+            raise ValueError(f"`wide` and `narrow` must have the same {noun}: `{differs[0]}` differs.")
     sizes, sizes_ = (s.network.sizes(s.certificate.options["width"]) for s in (wide, narrow))
     if sizes != tuple(2 * n for n in sizes_):
         raise ValueError(f"`wide` must have twice the width of `narrow`, got layers of {sizes} and {sizes_} neurons.")
@@ -95,25 +97,3 @@ def _check(wide: Solution, narrow: Solution) -> None:
             raise ValueError(f"`wide` and `narrow` must have the same `{name}`, {given}.")
     if wide.certificate.seed == narrow.certificate.seed:
         raise ValueError(f"`wide` and `narrow` must have different seeds, got {wide.certificate.seed} for both.")
-
-
-def _check_same(noun: str, first: Any, second: Any) -> None:
-    """Raise where two nouns of the question differ, and name the field."""
-    if (first is None) != (second is None):
-        raise ValueError(f"`wide` and `narrow` must have the same {noun}: one has none.")
-    for name in (f.name for f in fields(first) if f.name != "notes") if first is not None else ():
-        values = getattr(first, name), getattr(second, name)
-        if not _equal(*values):
-            raise ValueError(f"`wide` and `narrow` must have the same {noun}: `{name}` differs.")
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, Activation) and isinstance(b, Activation):  # one that was read from a file is known by its source
-        return (a.name, a.parameters, a.breaks, a.source) == (b.name, b.parameters, b.breaks, b.source)
-    if callable(a) and callable(b):  # a user's loss, which a file keeps by its source
-        return source_of(a) == source_of(b)
-    if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(map(_equal, a, b))
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return np.array_equal(a, b)
-    return a == b

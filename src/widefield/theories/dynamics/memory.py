@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from widefield.answer.boundary import SHARE_OF_MEMORY, describe_bytes, memory_budget
+from widefield.answer.boundary import describe_bytes, memory_budget
 from widefield.theories.dynamics.march import batch, responses
 from widefield.theories.dynamics.problem import PER_STEP, Problem
 
@@ -13,17 +13,12 @@ if TYPE_CHECKING:
     from widefield.theories.dynamics.request import Request
 
 KERNELS, DRAWN = ("feature_kernel", "gradient_kernel"), ("preactivation", "pregradient")
-MOST = 0.8  # of what is free; what needs more is refused
 COMPILED = 1.5e8  # bytes that compilations take
+LEAST_PATHS = 64  # that can be asked for
 N_BATCHES = 8
 COPIES = 3 * N_BATCHES + 2  # of an average over batches: theirs, stacked, and their distances from the mean
 LEVELS = 6  # richnesses at which orders are measured
 FIRST_PATHS, BLOCK = 1024, 8192  # paths at first; nodes whose whole history is held at once
-
-
-def limit() -> float:
-    """Bytes that may be used."""
-    return MOST / SHARE_OF_MEMORY * memory_budget()
 
 
 def sizes(
@@ -114,7 +109,7 @@ def solving(problem: Problem, method: str, n_paths: int | None, n_samples: int |
     gaussians = rank + shape.n_outputs
     if method == "full" and depth == 1 and not problem.exact and gaussians <= 3 and asked is None:  # two rules at least
         quadrature = 8.0 * (8192 if network.activation.breaks else 48**gaussians) * (2 * n_all + 10)
-        marched = max(marched, quadrature) if quadrature < limit() else marched
+        marched = max(marched, quadrature) if quadrature < memory_budget() else marched
     return compiled + rows + marched
 
 
@@ -128,13 +123,14 @@ def needed(problem: Problem, request: "Request", n_paths: int | None = None) -> 
 
 def refuse(problem: Problem, method: str, paths: int | None) -> None:
     """Raise `MemoryError` where the solve alone is too large, with what would fit."""
-    need, most = solving(problem, method, paths), limit()
+    need, most = solving(problem, method, paths), memory_budget()
     if need <= most:
         return
     n = problem.task.n_samples
     fit = lambda key, top: max(bisect_right(range(1, top), most, key=key), 0)  # noqa: E731
-    if paths is not None and solving(problem, method, None) <= most:
-        name, advice = f"`paths`={paths:g}", f"{fit(lambda s: solving(problem, method, s), paths)} paths"
+    n_paths = 0 if paths is None else fit(lambda s: solving(problem, method, s), paths)
+    if n_paths >= LEAST_PATHS:
+        name, advice = f"`paths`={paths:g}", f"{n_paths} paths"
     elif solving(problem, method, paths, 1) <= most:
         name, advice = f"`task` with {n} samples", f"{fit(lambda m: solving(problem, method, paths, m), n)} samples"
     else:

@@ -75,7 +75,9 @@ def make_request(
     if progress is not None:
         checks.flag("progress", progress)
     rtol = None if rtol is None else checks.tolerance("rtol", rtol, 1e-6)
-    paths = None if paths is None else 2 * -(-checks.integer("paths", paths, 64) // 2)  # they come in pairs
+    paths = (
+        None if paths is None else 2 * -(-checks.integer("paths", paths, memory.LEAST_PATHS) // 2)
+    )  # they come in pairs
     seed = checks.integer("seed", seed, 0)
     steps = _steps(at, len(problem.rates))
     if quantities is not None:
@@ -87,7 +89,7 @@ def make_request(
         quantities = names
     memory.refuse(problem, method, paths)
     sizes = memory.sizes(problem, method, len(steps), at is not None, paths or memory.first_paths(problem), quantities)
-    free = memory.limit() - memory.solving(problem, method, paths)
+    free = memory_budget() - memory.solving(problem, method, paths)
     if quantities is None:
         free = min(free, memory_budget() // 2)  # what nobody asked for does not fill the memory
     fields, left_out = choose_quantities(quantities, sizes, budget=int(free))

@@ -8,16 +8,14 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
 
-from widefield.answer.boundary import describe_bytes
+from widefield.answer.boundary import describe_bytes, memory_budget
 from widefield.answer.certificate import Check, SolveError, Status
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 
 MAX_QUARTETS = 3000  # four-point averages (per layer, where weights are untied) that are made without being asked for
-SHARE = 0.8  # of the memory that is free
 TRUSTED = 0.3  # of V/(nK²), the variance of a kernel entry relative to its square
 
 Dims = tuple[str, ...]
@@ -143,16 +141,11 @@ def quantities_of(dims: Mapping[str, Dims], lengths: Mapping[str, int]) -> dict[
     return {name: Quantity(d, tuple(lengths[axis.rstrip("_")] for axis in d)) for name, d in dims.items()}
 
 
-def memory_share() -> float:
-    """Bytes that may be used: four fifths of what is free now."""
-    return SHARE * psutil.virtual_memory().available
-
-
 def refuse_memory(need: float, what: str, remedy: str) -> None:
     """Refuse, before any work begins, what would take more than may be used."""
-    if need > memory_share():
+    if need > memory_budget():
         raise MemoryError(
-            f"{what} need {describe_bytes(need)}, but only {describe_bytes(memory_share())} (80 % of what is free) may be "
+            f"{what} need {describe_bytes(need)}, but only {describe_bytes(memory_budget())} (80 % of what is free) may be "
             f"used: {remedy}."
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from widefield.answer.boundary import x64
+from widefield.answer.boundary import memory_budget, x64
 from widefield.answer.certificate import Certificate, Check
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
@@ -24,7 +24,6 @@ from widefield.theories.finite_width.expansion import (
     Question,
     Result,
     check_flags,
-    memory_share,
     refuse_memory,
 )
 from widefield.theories.finite_width.tied.solve import TiedExpansion
@@ -169,7 +168,7 @@ def _plan(
         _refuse(peak, question, quantities)
         return {name: available[name] for name in quantities}, (), notes
     expensive = [name for name, q in available.items() if q.expensive]
-    budget = memory_share()
+    budget = memory_budget()
     kept: list[str] = []
     for name in available:
         if name not in expensive and peak([*kept, name], question.task.n_samples) <= budget:
@@ -204,7 +203,7 @@ def _peak(
 
 def _refuse(peak: Callable[..., float], question: Question, names: tuple[str, ...]) -> None:
     """Refuse fields that do not fit, and say how many samples would."""
-    n_samples, budget = question.task.n_samples, memory_share()
+    n_samples, budget = question.task.n_samples, memory_budget()
     if peak(names, n_samples) <= budget:
         return
     fit = bisect(range(1, n_samples), budget, key=lambda n: peak(names, n))

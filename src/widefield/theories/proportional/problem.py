@@ -6,9 +6,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import psutil
 
-from widefield.answer.boundary import describe_bytes, working_dtype
+from widefield.answer.boundary import describe_bytes, memory_budget, working_dtype
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.teacher import Teacher
@@ -19,7 +18,6 @@ from widefield.theories.proportional.march.structured import Modes, compress
 
 MODES_RTOL = 1e-10  # of the Gauss rules that stand for long spectra
 LARGEST = 1e60  # of a physical parameter, its inverse the smallest: losses and their squares stay numbers
-LEAST_SHARE = 0.8  # of the memory that is free
 NOT_COVERED = ("batches", "weight_decay", "momentum_time", "temperature", "loss", "initial_scale")
 
 
@@ -184,7 +182,7 @@ def check_switches(progress: Any, throw: Any) -> None:
 
 def require_memory(need: float, what: str, count: float, unit: str = "eigenvalues", power: int = 1) -> None:
     """Refuse ``what`` where it does not fit, and say how many of its ``count`` would; bytes grow as their ``power``."""
-    most = LEAST_SHARE * psutil.virtual_memory().available
+    most = memory_budget()
     if need > most:
         fits = int(count * max(0.0, most / need) ** (1 / power))
         raise MemoryError(

@@ -6,13 +6,13 @@ from typing import Any
 
 import jax
 import numpy as np
-import psutil
 
+from widefield.answer.boundary import memory_budget
 from widefield.answer.certificate import Check, Status
 from widefield.answer.progress import bar
 from widefield.theories.proportional.march.causal import State
 from widefield.theories.proportional.march.compressed import marched
-from widefield.theories.proportional.problem import LEAST_SHARE, Problem, require_memory
+from widefield.theories.proportional.problem import Problem, require_memory
 from widefield.theories.proportional.verification import Time, congruent, in_numpy, layers_of, residual
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-3}  # right marches have 1e-13 at most, whatever their length
@@ -169,7 +169,7 @@ def memory_of(problem: Problem, names: Iterable[str] = ()) -> float:
 
 def fits(problem: Problem, names: Iterable[str] = ()) -> bool:
     """Whether a march is not too large."""
-    return memory_of(problem, names) <= LEAST_SHARE * psutil.virtual_memory().available
+    return memory_of(problem, names) <= memory_budget()
 
 
 def check_memory(problem: Problem, names: Iterable[str] = (), at_once: int = 1) -> None:

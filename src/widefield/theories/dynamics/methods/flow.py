@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from widefield.answer.boundary import memory_budget
 from widefield.answer.certificate import Status
 from widefield.solvers import extrapolation
 from widefield.theories.dynamics import memory
@@ -46,7 +47,7 @@ def extrapolated(problem: Problem, request: Request, level: Level) -> TrainingCu
         # the same times in 2^k times as many steps; the last rate is that of the row after the last update
         rates = np.append(np.repeat(problem.rates[:-1] / 2**k, 2**k), problem.rates[-1] / 2**k)
         finer, at = replace(problem, rates=rates), tuple(t * 2**k for t in request.at)
-        if len(levels) >= FLOW_LEVELS and memory.needed(finer, request) > memory.limit():
+        if len(levels) >= FLOW_LEVELS and memory.needed(finer, request) > memory_budget():
             break
         curves = level(finer, replace(request, at=at), levels[0].n_paths if levels else None)
         if curves.failure is Status.diverged and k + FLOW_LEVELS < MOST_LEVELS:

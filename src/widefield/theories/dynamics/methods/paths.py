@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from widefield.answer.boundary import memory_budget
 from widefield.theories.dynamics import memory
 from widefield.theories.dynamics.curves import (
     Estimate,
@@ -70,7 +71,7 @@ def sampled(problem: Problem, request: Request, n_paths: int, *, fixed: bool) ->
 
 def may_have(problem: Problem, request: Request, n_paths: int) -> bool:
     """Whether so many paths are allowed, and fit in memory."""
-    return n_paths <= MOST_PATHS and memory.needed(problem, request, n_paths) <= memory.limit()
+    return n_paths <= MOST_PATHS and memory.needed(problem, request, n_paths) <= memory_budget()
 
 
 def with_enough_paths(

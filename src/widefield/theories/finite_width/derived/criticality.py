@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from widefield.answer.boundary import x64
+from widefield.answer.boundary import memory_budget, x64
 from widefield.answer.certificate import Certificate, Check, SolveError
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
@@ -20,7 +20,6 @@ from widefield.theories.finite_width.expansion import (
     TRUSTED,
     check_flags,
     failure_of,
-    memory_share,
     refuse_memory,
     verdict,
 )
@@ -134,7 +133,7 @@ def _check(network: Any, layers: Any, correlation: Any) -> tuple[int, float]:
     if not number or np.asarray(correlation).dtype.kind not in "fiu" or not -1 < float(correlation) < 1:
         raise ValueError(f"`correlation` must lie between -1 and 1, both excluded, got {correlation!r:.100}.")
     layers = checks.integer("layers", layers, 16)
-    fit = int(memory_share() / LAYER_BYTES)
+    fit = int(memory_budget() / LAYER_BYTES)
     refuse_memory(LAYER_BYTES * layers, f"`layers`: {layers:.6g} layers", f"at most {fit} layers would fit")
     return layers, float(correlation)
 

@@ -174,7 +174,8 @@ class _Search:
 
     def checks(self, branches: Branches, n_missing: int) -> dict[str, Check]:
         """Residual and error of the state at the instability, and what was lost on the way."""
-        lost = {"lost": Check(self.instability.lost + len(self.law.lost) + n_missing, 0, Status.incomplete)}
+        n_lost = self.instability.lost + self.instability.begins_unstable + len(self.law.lost) + n_missing
+        lost = {"lost": Check(n_lost, 0, Status.incomplete)}
         if not branches.symmetric:
             return lost
         state, residual = self.instability.state, Check(self.instability.residual, branches.rtol)
@@ -199,7 +200,8 @@ def _search(branches: Branches[S], advance: Advance) -> _Search:
         if instability.lost:
             note = f"the incoherent branch could not be followed: {instability.lost} points of {where} were not reached"
         elif instability.begins_unstable:
-            note = f"the incoherent state is unstable at the weakest end of {where}"
+            weaker = "smaller labels" if branches.along == "labels" else "a higher temperature"
+            note = f"the incoherent state is unstable at the weakest end of {where}: begin with {weaker}"
         return _Search(instability, GrowthLaw(None), (note,))
     replicas = branches.replicas(instability.factor, instability.state)
     stderr = float(np.std(replicas, ddof=1) / np.sqrt(len(replicas))) if branches.sampled else None

@@ -105,7 +105,7 @@ def _quartic(
         instability = find_instability(hotter)
     advance(1)
     if instability.factor is None or instability.state is None:
-        absent = instability.lost == 0 and near is None
+        absent = instability.lost == 0 and not instability.begins_unstable and near is None
         return (-np.inf if absent else np.nan), Quartic(temperature, instability)
     if instability.folded:
         return -1.0, Quartic(temperature, instability, 0.0)
