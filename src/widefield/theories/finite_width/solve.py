@@ -203,7 +203,7 @@ def _peak(
 
 def _refuse(peak: Callable[..., float], question: Question, names: tuple[str, ...]) -> None:
     """Refuse fields that do not fit, and say how many samples would."""
-    n_samples, budget = question.task.n_samples, memory_budget()
+    n_samples, budget = question.task.n_samples, float(memory_budget())
     if peak(names, n_samples) <= budget:
         return
     fit = bisect(range(1, n_samples), budget, key=lambda n: peak(names, n))
