@@ -64,7 +64,7 @@ def test_a_small_run_prints_its_table_and_writes_its_files(capsys, tmp_path, mon
     assert call("gallery", "run", "segadlo-1", "--out", str(tmp_path / "new" / "out")) == 0
     out = capsys.readouterr().out
     assert "C(a,a) RNN, static" in out
-    assert "agrees" in out
+    assert "verdict" in out
     assert {p.name for p in (tmp_path / "new" / "out").iterdir()} == {f"segadlo-1.{s}" for s in ("png", "nc", "json")}
 
 

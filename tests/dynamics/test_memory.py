@@ -4,6 +4,7 @@ import importlib
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,13 +18,13 @@ ONE = wf.Task(RNG.normal(size=(2, 3)), RNG.normal(size=2))
 TANH, LINEAR = wf.DNN(2, "tanh"), wf.DNN(2, "linear")
 
 MEASURE = """
-import resource, jax, numpy as np, widefield as wf
+import jax, numpy as np, widefield as wf
 from widefield.theories.dynamics import memory
 from widefield.theories.dynamics.problem import problem
 from widefield.theories.dynamics.request import make_request
 
 def peak():
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return 1024 * int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
 
 def task(n, dimension):
     rng = np.random.default_rng(0)
@@ -49,7 +50,8 @@ QUESTIONS = {
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_what_is_predicted_is_taken(name):
     """Peak memory of a fresh process above that of its imports, within a factor of 1.5."""
-    pytest.importorskip("resource")
+    if not Path("/proc/self/status").exists():
+        pytest.skip("the peak is read from /proc")
     program = MEASURE.replace("{question}", QUESTIONS[name])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     taken, predicted = map(float, done.stdout.split())
@@ -93,7 +95,7 @@ def test_steps_that_cannot_fit_are_refused(monkeypatch):
 
 
 def test_what_is_said_to_fit_is_not_refused(monkeypatch):
-    monkeypatch.setattr(memory, "memory_budget", lambda: 15 * 10**7)
+    monkeypatch.setattr(memory, "memory_budget", lambda: 24 * 10**7)
     with pytest.raises(MemoryError, match="samples would fit") as refused:
         ask(400)()
     fits = int(str(refused.value).split(" samples would fit")[0].split()[-1])

@@ -24,9 +24,9 @@ def test_what_cannot_fit_is_refused_at_once_with_what_would(quantities):
 
 
 PEAK = """
-import resource, sys, numpy as np, widefield as wf
+import sys, numpy as np, widefield as wf
 from widefield.theories.prior import solve
-peak = lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+peak = lambda: 1024 * int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
 n, n_test, quantities = int(sys.argv[1]), int(sys.argv[2]), tuple(sys.argv[3:])
 rng = np.random.default_rng(0)
 make = lambda n, t: wf.Task(rng.normal(size=(n, 3)), rng.normal(size=n), x_test=rng.normal(size=(t, 3)))
@@ -65,7 +65,7 @@ def test_huge_variances_are_refused_by_name(activation, name, value):
     assert solution.status is wf.Status.not_psd or any("1e+150" in note for note in solution.notes)
 
 
-@pytest.mark.parametrize("value", [0.0, 5e-324, 1e-300, 1e-160])
+@pytest.mark.parametrize("value", [0.0, 1e-300, 1e-160])
 @pytest.mark.parametrize("name", ["weight_variance", "input_variance", "bias_variance"])
 def test_tiny_variances_are_nearly_zero(name, value):
     given, zero = (wf.prior(wf.DNN(3, "erf", **{"bias_variance": 0.3, name: v}), TASK, noise=0.1) for v in (value, 0.0))

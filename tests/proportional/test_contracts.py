@@ -465,14 +465,14 @@ def test_options_of_the_exponent_are_refused_by_name(name, bad):
 # memory: predicted, and refused with what would fit
 
 PEAK = """
-import resource, psutil, numpy as np, widefield as wf
+import psutil, numpy as np, widefield as wf
 from widefield.theories.proportional.problem import pose
 from widefield.theories.proportional.training_curves import memory_of
 net, training = {net}, wf.Training(0.002, {steps})
 wf.proportional(net, wf.Teacher(data_ratio=1.5), wf.Training(0.01, 4), width_ratio=1.0)
 before = psutil.Process().memory_info().rss
 wf.proportional(net, wf.Teacher(data_ratio=1.5), training, width_ratio=1.0, quantities="test_loss")
-used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+used = 1024 * int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) - before
 print(used / memory_of(pose(net, wf.Teacher(data_ratio=1.5), training, width_ratio=1.0)))
 """
 

@@ -92,7 +92,8 @@ def real_array(name: str, value: Any, ndim: Sequence[int], meaning: str) -> tupl
 def integer(name: str, value: Any, minimum: int, maximum: int = LARGEST) -> int:
     """``value`` as an int of at least ``minimum`` and at most ``maximum``."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not minimum <= value <= maximum:
-        most = "" if maximum == LARGEST else f" and at most {maximum}"
+        too_large = isinstance(value, int | np.integer) and value > maximum
+        most = f" and at most {maximum}" if too_large or maximum != LARGEST else ""
         raise ValueError(f"`{name}` must be an integer of at least {minimum}{most}, got {shown(value)}.")
     return int(value)
 

@@ -163,7 +163,7 @@ def test_responses_are_made_on_request_at_chosen_steps(monkeypatch):
         np.testing.assert_array_equal(some.data[name], everything.data[name].values[:, [2, 7]][:, :, [2, 7]])
     with pytest.raises(ValueError, match="method='independent' has no responses"):
         test_contracts.ask(method="independent", quantities=BOTH)
-    monkeypatch.setattr(memory, "memory_budget", lambda: 12 * 10**7)
+    monkeypatch.setattr(memory, "memory_budget", lambda: 192 * 10**6)
     with pytest.raises(MemoryError, match="`quantities` need .*forward_response.*may be used"):
         test_contracts.ask(steps=300, quantities="forward_response")
 
