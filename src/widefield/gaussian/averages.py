@@ -57,7 +57,7 @@ def expectation(
     ``method`` insists on ``"closed"``, ``"series"`` or ``"quadrature"``. A kernel matrix costs least with variances of
     shape (P, 1) and (1, P), or their full broadcast: each variance is expanded once.
     Error: relative to :math:`\sqrt{\langle\varphi^{(i)}(a)^2\rangle\langle\varphi^{(j)}(b)^2\rangle}` at most
-    ``rtol``, or `SolveError`; a value that overflows or is infinite raises `OverflowError`.
+    ``rtol``, or `SolveError`; with delta functions, which have no such scale, only the stated error holds. A value that overflows or is infinite raises `OverflowError`.
     Limits: a kinked activation has a delta function in its second derivative, one that jumps in its first; derivatives
     of delta functions are known for relu, leaky relu and abs alone. A user's function is scanned for steep places first:
     features narrower than 6e-5 of their distance from 0 are not seen. What jumps or bends without being declared in
