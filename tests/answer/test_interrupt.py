@@ -14,6 +14,7 @@ from widefield.answer.interrupt import interruptible
 LEFT = """
 import os, signal, sys, threading, time
 from widefield.answer import interrupt
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 interrupt.TO_STOP = interrupt.TO_LEAVE = 0.1
 threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 try:

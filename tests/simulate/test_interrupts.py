@@ -24,9 +24,11 @@ CALLS = {
     ),
 }
 PROGRAM = """
-import sys, time
+import signal, sys, time
 import numpy as np
 import widefield as wf
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 
 s = wf.simulate
 
