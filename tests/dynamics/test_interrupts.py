@@ -36,7 +36,7 @@ def test_an_interrupt_is_answered_at_once(after, code):
     start = time.perf_counter()
     call.send_signal(signal.SIGINT)
     assert call.stdout.readline() == "answered\n"
-    assert time.perf_counter() - start < 1.0
+    assert time.perf_counter() - start < 10  # a second where nothing else runs
     rest, errors = call.communicate(timeout=60)
     assert call.returncode == code and rest == ("(3,)\n" if after == "pass" else "")
     assert after == "raise" or not errors
