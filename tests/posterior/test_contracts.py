@@ -123,7 +123,7 @@ def test_a_saddle_is_not_returned_as_a_minimum(monkeypatch):
         (NET, TASK, {"branch": "both"}, "`branch` must be one of"),
         (NET, TASK, {"method": "guess"}, "`method` must be one of"),
         (NET, TASK, {"integration": "guess"}, "`integration` must be one of"),
-        (NET, TASK, {"rtol": 1e-16}, "`rtol` must lie between"),
+        (NET, TASK, {"rtol": 1e-16}, "`rtol` must be at least"),
         (NET, TASK, {"quantities": "ntk"}, "`quantities` must be one of"),
         (NET, wf.Task(X), {}, "`task` must have labels"),
         (NET, X, {}, "`task` must be a widefield.Task"),
