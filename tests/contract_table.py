@@ -301,7 +301,7 @@ NO_ANSWER = {
     "DNN": "a network", "RNN": "a network", "ResNet": "a network", "compare": "a table of two answers",
     "load": "an answer from a file", "alignment": "a number", "cka": "a number", "mmd2": "a number",
     "relative_error": "a number", "zscore": "numbers", "tasks.cifar10": "a task", "tasks.digits": "a task",
-    "tasks.gaussian": "a task", "tasks.rotation": "a task",
+    "tasks.gaussian": "a task", "tasks.rotation": "a task", "cache_compilations": "a folder",
 }  # fmt: skip
 
 # Conversions: other questions, with the certificate of the identity that they rest on.

@@ -15,6 +15,7 @@ from functools import lru_cache
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import widefield as wf
 from tests.contract_table import CONVERSIONS, ROWS, made
@@ -46,6 +47,7 @@ VALUES = {
 }
 NEVER = {"text", "nan", "complex", "object", "ragged", "masked", "tracer"}  # cannot be meant: an answer is an offense
 TEXT = {("Activation", "name"), ("Activation", "source"), ("Solution.save", "path"), ("Solution.plot", "path")}
+TEXT |= {("cache_compilations", "folder")}
 NOT_MADE_BY_USERS = {"Certificate", "Check", "Solution", "SolveError", "Status", "Transition"}
 NAN_MEANS = {"criticality": {"vertex_limit"}, "depth_limit": {"correlation"}}  # a limit not fitted, a point that is not
 SLOW = {("gaussian.expectation", "variance", "1e300"), ("gaussian.expectation", "variance_", "1e300")}
@@ -73,6 +75,7 @@ BASES = {
     "Solution.save": (ANSWER.save, {}),
     "Solution.plot": (ANSWER.plot, {}),
     "load": (wf.load, {}),
+    "cache_compilations": (wf.cache_compilations, {"folder": "compiled"}),
     "compare": (wf.compare, {"theory": ANSWER, "trial": answer("simulate.prior", "replicate")}),
     "alignment": (wf.alignment, {"kernel": KERNEL, "other": np.eye(3)}),
     "cka": (wf.cka, {"kernel": KERNEL, "other": np.diag([1.0, 2.0, 3.0])}),
@@ -93,6 +96,11 @@ for name, conversion in CONVERSIONS.items():
     given = inspect.signature(conversion.func).bind(*conversion.args, **conversion.keywords).arguments
     BASES[name] = (conversion.func, given)
 
+CACHE_SETTINGS = (
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
+)
 KNOWN: dict[str, dict[str, str]] = {}
 
 
@@ -100,8 +108,14 @@ KNOWN: dict[str, dict[str, str]] = {}
 def folder(tmp_path, monkeypatch):
     """Where files are written, with the images of two classes that `cifar10` reads."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"):
         (tmp_path / name).write_bytes(bytes(3073) + b"\x01" + bytes(3072))
+    settings = {name: getattr(jax.config, name) for name in CACHE_SETTINGS}
+    yield
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 def test_every_public_callable_has_valid_arguments():

@@ -91,7 +91,7 @@ def test_an_interruption_is_130(capsys, tmp_path, monkeypatch):
 
 
 def test_the_command_line_loads_nothing_heavy_of_its_own():
-    heavy = "[m for m in ('matplotlib', 'xarray', 'sklearn', 'widefield.gallery') if m in sys.modules]"
+    heavy = "[m for m in ('jax', 'scipy', 'matplotlib', 'xarray', 'sklearn', 'widefield.gallery') if m in sys.modules]"
     program = f"import sys, widefield.cli; print({heavy})"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

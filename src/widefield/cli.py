@@ -4,6 +4,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -60,8 +61,12 @@ def run(
     """Make figures: NAME.png, its data NAME.nc and its agreement numbers NAME.json."""
     from widefield import gallery
     from widefield.answer.certificate import SolveError
+    from widefield.answer.compile_cache import cache_compilations
     from widefield.answer.progress import stages
 
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        with suppress(ValueError):  # a home that cannot be written
+            cache_compilations()
     try:
         if not names:
             raise ValueError(f"Name at least one figure: {', '.join(gallery.ENTRIES)}.")
