@@ -29,7 +29,7 @@ test-full: lint  ## The same with the long statistics
 
 test-latest:  ## The tests with the newest releases of all dependencies, in an environment of their own
 	$(PYTHON) -m venv --clear .venv-latest
-	.venv-latest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable ".[data,dev]"
+	.venv-latest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable ".[cluster,data,dev]"
 	$(MAKE) pytest BIN=.venv-latest/bin
 
 pytest:
@@ -53,7 +53,7 @@ lock:  ## Refresh requirements.lock (UPGRADE=1 also moves to newer versions); ne
 	@command -v uv >/dev/null || { echo "make lock needs uv on PATH (pip install uv)." >&2; exit 1; }
 	uv pip compile --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links \
-		--extra data --extra dev --extra docs $(if $(UPGRADE),--upgrade) \
+		--extra cluster --extra data --extra dev --extra docs $(if $(UPGRADE),--upgrade) \
 		--custom-compile-command "make lock" --quiet \
 		--output-file requirements.lock pyproject.toml requirements.in
 
