@@ -1,4 +1,4 @@
-"""A seed gives the same bits however much memory is free, and the same numbers however many threads compute."""
+"""A seed gives the same bits however much memory is free and however many threads compute."""
 
 import os
 import subprocess
@@ -49,13 +49,9 @@ def fields(folder, threads, memory):
 
 
 def test_threads_and_free_memory_change_nothing(tmp_path):
-    """BLAS adds in another order where it splits one product over threads: there, and only there, a rounding."""
     one = fields(tmp_path, 1, "much")
     same, two = fields(tmp_path, 1, "little"), fields(tmp_path, 2, "much")
     assert one.keys() == same.keys() == two.keys() and len(one) > 20
     for name, values in one.items():
         np.testing.assert_array_equal(same[name], values, err_msg=f"{name}, little memory")
-        np.testing.assert_allclose(two[name], values, rtol=1e-11, atol=1e-13 * np.abs(values).max(), err_msg=name)
-    for name in one:
-        if name.startswith(("finite_width", "posterior")):  # products too small to be split
-            np.testing.assert_array_equal(two[name], one[name], err_msg=f"{name}, two threads")
+        np.testing.assert_array_equal(two[name], values, err_msg=f"{name}, two threads")

@@ -26,6 +26,20 @@ CONTEXTS: dict[str, Any] = {  # the settings of JAX that a thread may have for i
 TO_STOP, TO_LEAVE = 0.5, 5.0  # seconds an interrupted call gets before the answer, and before Python ends without it
 
 
+def carried_settings() -> Callable[[], contextlib.ExitStack]:
+    """What gives another thread the settings of JAX that this one has."""
+    settings = {name: getattr(jax.config, name) for name in CONTEXTS}
+
+    def enter() -> contextlib.ExitStack:
+        stack = contextlib.ExitStack()
+        for name, value in settings.items():
+            if getattr(jax.config, name) != value:
+                stack.enter_context(CONTEXTS[name](value))
+        return stack
+
+    return enter
+
+
 class _Worker(threading.Thread):
     """A thread for the calls of the main one, which never ends: a thread that has used JAX may not while Python shuts down."""
 
@@ -45,17 +59,14 @@ class _Call:
 
     def __init__(self, call: Callable[[], Any]):
         self.call, self.context = call, contextvars.copy_context()
-        self.settings = {name: getattr(jax.config, name) for name in CONTEXTS}
+        self.settings = carried_settings()
         self.done, self.abandoned = threading.Event(), threading.Event()
         self.value: Any = None
         self.error: BaseException | None = None
 
     def work(self) -> None:
         try:
-            with contextlib.ExitStack() as stack:
-                for name, value in self.settings.items():
-                    if getattr(jax.config, name) != value:
-                        stack.enter_context(CONTEXTS[name](value))
+            with self.settings():
                 self.value = self.context.run(self.call)
         except BaseException as error:
             if not self.abandoned.is_set():

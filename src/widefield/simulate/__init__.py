@@ -1,8 +1,8 @@
 """Finite networks: the same quantities as the theories, measured in real networks. Shares no code with them.
 
 Every call predicts its peak memory and refuses, before it begins, what needs more than 80 % of what is free. Ctrl-C is
-answered within a second. A seed gives the same bits whatever the batches; where BLAS splits a product over threads, the last
-one may differ with their number.
+answered within a second. Networks share the cores, each with one thread of BLAS, and a seed gives the
+same bits on any number of them.
 """
 
 from widefield.simulate.dynamics.simulation import dynamics

@@ -27,6 +27,7 @@ from widefield.simulate.networks.call import (
     refuse_memory,
     require,
 )
+from widefield.simulate.networks.cores import in_flight
 from widefield.simulate.networks.trained import FLOW_COPIES
 from widefield.simulate.networks.weights import coordinates
 
@@ -179,7 +180,8 @@ class Problem:
         if quantities is not None:
             wanted, left_out = choose(quantities, sizes)
         else:
-            need = 8 * self.batch * model.n_parameters * (1 if self.training.momentum_time is None else 2)
+            numbers = model.n_parameters * (1 if self.training.momentum_time is None else 2)
+            need = 8 * in_flight(self.replicates, self.batch) * numbers
             light = {name: size for name, size in sizes.items() if name in LIGHT}
             heavy = {name: size for name, size in sizes.items() if name not in (*LIGHT, *ON_REQUEST)}
             kept, lost = choose(None, light, need)
@@ -200,7 +202,7 @@ class Problem:
 
     def _kept_bytes(self, model: Model, replicates: int, names: Sequence[str]) -> int:
         """What a batch keeps on the way to two-time kernels, and these once more."""
-        batch, total = batch_of(replicates, model), 0
+        batch, total = in_flight(replicates, batch_of(replicates, model)), 0
         for name, fields in (("feature_kernel", 1), ("gradient_kernel", len(self.channels))):
             if name in names:
                 total += fields * self.n_at * model.n_train * sum(model.sizes) + math.prod(self.layout[name][1])
@@ -212,7 +214,8 @@ class Problem:
         n_all, n = model.inputs.shape[1], model.n_train
         passed = (2 * n_all + (3 + len(self.channels)) * n) * sum(model.sizes) + 3 * n_all * max(model.sizes)
         kernels = 3 * (len(self.channels) * n) ** 2
-        return 8 * batch_of(replicates, model) * ((1 + velocities) * model.n_parameters + passed + kernels)
+        each = (1 + velocities) * model.n_parameters + passed + kernels
+        return 8 * in_flight(replicates, batch_of(replicates, model)) * each
 
 
 def batch_of(replicates: int, model: Model) -> int:

@@ -5,7 +5,7 @@ weights, readout and Langevin noise: a result depends on the seed, not on batche
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,8 @@ from widefield.simulate.dynamics.problem import NAME, ON_REQUEST, Problem, probl
 from widefield.simulate.dynamics.responses import Probe
 from widefield.simulate.dynamics.rows import Rows
 from widefield.simulate.dynamics.training import Networks
-from widefield.simulate.networks.call import Names, blocks, check_call, count, labeled, timed_bar
+from widefield.simulate.networks.call import Names, check_call, count, labeled, timed_bar
+from widefield.simulate.networks.cores import Advance, share
 from widefield.simulate.networks.trained import Trained, certify_trained, in_flow
 
 DIVERGED = 1e6  # growth of an output, against labels and first outputs, that no stable training shows
@@ -126,10 +127,13 @@ def _simulate(problem: Problem, progress: bool | None, wanted: Names, divisor: i
     lasted = np.full(replicates, n_rows)
     title = f"{replicates} networks of layers {', '.join(map(str, problem.model.sizes))}"
     title += f", rate / {divisor}" if divisor > 1 else ""
+
+    def work(block: slice, advance: Advance) -> None:
+        mine = {name: array[block] for name, array in arrays.items()}
+        _train(problem, range(block.start, block.stop), mine, lasted[block], divisor, advance)
+
     with timed_bar(title, replicates * n_rows, progress, divisor * problem.seconds(wanted)) as advance:
-        for block in blocks(replicates, problem.batch):
-            mine = {name: array[block] for name, array in arrays.items()}
-            _train(problem, range(block.start, block.stop), mine, lasted[block], divisor, advance)
+        share(work, replicates, problem.batch, advance)
     return Trained(arrays, lasted, n_rows)
 
 
@@ -140,7 +144,7 @@ def _train(
     arrays: dict[str, np.ndarray],
     lasted: np.ndarray,
     divisor: int,
-    advance: Callable[[int], None],
+    advance: Advance,
 ) -> None:
     """Train one batch of networks and fill its share of ``arrays`` and of the rows that they ``lasted``."""
     n_rows = problem.n_rows

@@ -28,6 +28,7 @@ from widefield.simulate.networks.call import (
     refuse_memory,
     timed_bar,
 )
+from widefield.simulate.networks.cores import Advance, in_flight, share
 from widefield.simulate.networks.streams import HIDDEN, streams
 from widefield.simulate.prior.cost import plan
 from widefield.simulate.prior.simulation import prior
@@ -93,16 +94,20 @@ def finite_width(
             chosen = plan(network, network.sizes(width), task, "auto", ("feature",), 1)
             working = chosen.n_bytes(networks) + 8 * networks * (network.depth * n) ** 2
         four_points = 8 * 3 * n_layers * n**4 * bool({"connected", "vertex"} & {*wanted})
-        return peak_bytes(layout, wanted, groups, working + four_points + 8 * 3 * networks * n_layers * n * n)
+        each = working + four_points + 8 * 3 * networks * n_layers * n * n
+        return peak_bytes(layout, wanted, groups, in_flight(groups, 1) * each)
 
     what = f"{groups} groups of {per_group} networks: {', '.join(wanted)}"
     refuse_memory(NAME, need, {"width": width, "replicates": replicates}, what)
     arrays = {name: np.empty((groups, *layout[name][1])) for name in wanted}
     seconds = 1e-8 * replicates * sum(sizes) * n * (1 + n)
+
+    def work(block: slice, advance: Advance) -> None:
+        _fill(arrays, block.start, _kernels(network, task, sizes, width, per_group, seed, block.start), sizes)
+        advance(1)
+
     with timed_bar(f"{replicates} networks of width {width}", groups, progress, seconds) as advance:
-        for r in range(groups):
-            _fill(arrays, r, _kernels(network, task, sizes, width, per_group, seed, r), sizes)
-            advance(1)
+        share(work, groups, 1, advance)
     options = {"width": width, "replicates": per_group * groups, "groups": groups}
     certificate = certify(NAME, arrays, began, seed=seed, options=options, notes=task.notes, left_out=left_out)
     return make_solution(labeled(layout, arrays), certificate, network, task, throw=throw)

@@ -8,6 +8,7 @@ from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.simulate.networks.call import batch_size
+from widefield.simulate.networks.cores import in_flight
 from widefield.simulate.prior.fields import stored_numbers
 
 METHODS = ("auto", "dense", "weight_free")
@@ -30,8 +31,8 @@ class Plan:
     note: str | None = None
 
     def n_bytes(self, replicates: int) -> int:
-        """What a batch of networks takes."""
-        return 8 * self.numbers * self.batch(replicates)
+        """What the networks take that are worked on at once."""
+        return 8 * self.numbers * in_flight(replicates, self.batch(replicates))
 
     def batch(self, replicates: int) -> int:
         """Networks to simulate together: many for small ones, whose cost would be Python's, and one for large ones."""

@@ -6,6 +6,7 @@ One random stream per replicate: a result depends on the seed and the method, no
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.simulate.networks.activations import activate
 from widefield.simulate.networks.call import (
-    blocks,
     certify,
     check_call,
     check_shared_inputs,
@@ -27,6 +27,7 @@ from widefield.simulate.networks.call import (
     refuse_memory,
     timed_bar,
 )
+from widefield.simulate.networks.cores import Advance, share
 from widefield.simulate.networks.forward import Parameters, prior_scales, tangent_kernel
 from widefield.simulate.networks.streams import HIDDEN, streams
 from widefield.simulate.networks.weights import (
@@ -114,9 +115,7 @@ def prior(
     with timed_bar(
         f"{replicates} networks of width {width}", replicates, progress, replicates * chosen.seconds
     ) as advance:
-        for block in blocks(replicates, batch):
-            ensemble.simulate(arrays, block, batch)
-            advance(block.stop - block.start)
+        share(partial(ensemble.simulate, arrays, batch), replicates, batch, advance)
     options = {
         "width": width,
         "replicates": replicates,
@@ -141,7 +140,7 @@ class _Ensemble:
     n_outputs: int
 
     @np.errstate(over="ignore", invalid="ignore")
-    def simulate(self, arrays: dict[str, np.ndarray], block: slice, n_padded: int) -> None:
+    def simulate(self, arrays: dict[str, np.ndarray], n_padded: int, block: slice, advance: Advance) -> None:
         """One batch of networks."""
         replicates, keep = range(block.start, block.stop), "ntk" in arrays
         rngs = streams(self.seed, replicates, HIDDEN)
@@ -159,6 +158,7 @@ class _Ensemble:
         measure(arrays, block, self._trajectory(external, weights, n_padded), self.net, readout)
         if keep and isinstance(weights, DrawnWeights):
             self._fill_ntk(arrays["ntk"][block], external, weights, readout)
+        advance(block.stop - block.start)
 
     def _trajectory(
         self, external: ExternalInput, weights: DrawnWeights | TiedWeightFree | UntiedWeightFree, n_padded: int

@@ -31,6 +31,7 @@ from widefield.simulate.networks.call import (
     refuse_memory,
     timed_bar,
 )
+from widefield.simulate.networks.cores import Advance, in_flight, share
 from widefield.simulate.networks.streams import DATA, HIDDEN, READOUT, streams
 from widefield.simulate.networks.trained import FLOW_COPIES, Trained, certify_trained, in_flow
 from widefield.simulate.proportional.sizes import NAME, Sizes, sizes_of
@@ -208,7 +209,7 @@ class _Ensemble:
             inputs = n_data * (D_ * (2 if self.sizes.online else 1) + 2 * len(self.sizes.overlap))
             kept = (2 * self.n_rows * sum(layers) + 3 * self.n_rows**2) * len(self.sizes.overlap) if several else 0
             signs = len(self.signs)
-            working = 8 * ((1 + signs) * n_weights + inputs + signs * kept)
+            working = 8 * in_flight(replicates, 1) * ((1 + signs) * n_weights + inputs + signs * kept)
             return peak_bytes(self.layout, wanted, replicates, int(working), copies)
 
         what = f"networks of layers {self.sizes.model.sizes} on {D} dimensions, {self.n_rows} rows: {', '.join(wanted)}"
@@ -223,21 +224,25 @@ def _simulate(ensemble: _Ensemble, progress: bool | None, wanted: Names, divisor
     lasted = np.zeros(ensemble.replicates, dtype=int)
     title = f"{ensemble.replicates} networks of layers {', '.join(map(str, ensemble.model.sizes))}"
     title += f", rate / {divisor}" if divisor > 1 else ""
+
+    def work(block: slice, advance: Advance) -> None:
+        r, keep = block.start, bool({*CORRELATIONS} & {*wanted})
+        curves = _replicate(ensemble, r, keep=keep, divisor=divisor, advance=advance)
+        lasted[r] = curves.lasted
+        for name, out in arrays.items():
+            if name in CORRELATIONS:
+                field = correlations(curves.h if name == "feature_correlation" else curves.g, curves.lasted)
+            else:
+                field = getattr(curves, name).mean(axis=0)
+            out[r] = field.reshape(out[r].shape)
+        advance(ensemble.n_rows - curves.lasted)
+
     with timed_bar(title, ensemble.replicates * ensemble.n_rows, progress, divisor * ensemble.seconds) as advance:
-        for r in range(ensemble.replicates):
-            curves = _replicate(ensemble, r, keep=bool({*CORRELATIONS} & {*wanted}), divisor=divisor, advance=advance)
-            lasted[r] = curves.lasted
-            for name, out in arrays.items():
-                if name in CORRELATIONS:
-                    field = correlations(curves.h if name == "feature_correlation" else curves.g, curves.lasted)
-                else:
-                    field = getattr(curves, name).mean(axis=0)
-                out[r] = field.reshape(out[r].shape)
-            advance(ensemble.n_rows - curves.lasted)
+        share(work, ensemble.replicates, 1, advance)
     return Trained(arrays, lasted, ensemble.n_rows)
 
 
-def _replicate(ensemble: _Ensemble, r: int, *, keep: bool, divisor: int, advance: Callable[[int], None]) -> Curves:
+def _replicate(ensemble: _Ensemble, r: int, *, keep: bool, divisor: int, advance: Advance) -> Curves:
     """Train the network, or the pair, of replicate ``r``."""
     model, targets = ensemble.model, ensemble.sizes.targets
     weight_stream, readout_stream, data_stream = (streams(ensemble.seed, [r], k)[0] for k in (HIDDEN, READOUT, DATA))
