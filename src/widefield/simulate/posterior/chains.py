@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from widefield.answer.devices import n_devices, on_devices
 from widefield.simulate.networks.forward import Array, Parameters, preactivations
 from widefield.simulate.posterior.law import Law, label_factor, whitened_labels
 
@@ -76,15 +77,18 @@ def run_chains(
 def _chunk(
     state: State, done: Array, n: Array, warm: Array, law: Law, move: Callable
 ) -> tuple[State, Measurement, Array, Array]:
-    """`_moves` of several chains; a single one is spared the batched loop, which copies all weights at every leap."""
-    one = partial(_moves, done=done, n=n, warm=warm, law=law, move=move)
+    """`_moves` of several chains, which all devices share; a single one is spared the batched loop, which copies all
+    weights at every leap."""
+    one = partial(_moves, move=move)
     if len(state.key) > 1:
-        return jax.vmap(one)(state)
-    return jax.tree.map(lambda x: x[None], one(jax.tree.map(lambda x: x[0], state)))
+        several = jax.vmap(one, in_axes=(0, *4 * (None,)))
+        return on_devices(several, n_devices(len(state.key)), shared=4)(state, done, n, warm, law)
+    alone = one(jax.tree.map(lambda x: x[0], state), done, n, warm, law)
+    return jax.tree.map(lambda x: x[None], alone)
 
 
 def _moves(
-    state: State, *, done: Array, n: Array, warm: Array, law: Law, move: Callable
+    state: State, done: Array, n: Array, warm: Array, law: Law, *, move: Callable
 ) -> tuple[State, Measurement, Array, Array]:
     """``n`` moves, at most `CHUNK`: the new state, summed measurements, traces and moves."""
     measurement, trace = jax.eval_shape(lambda p: measure(p, law), state.position)

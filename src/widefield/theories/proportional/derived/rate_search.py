@@ -1,6 +1,7 @@
 r"""Many training runs of one shape in one compilation, and what they say about the rate.
 
-On the CPU runs follow each other, since a march is bound by memory; on an accelerator they go side by side.
+On the CPU runs follow each other, since a march is bound by memory; on an accelerator they go side by side. Several
+devices share them.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from widefield.answer.devices import n_devices, on_devices
 from widefield.theories.proportional.march.causal import Parameters, Shape, march
 from widefield.theories.proportional.problem import Problem, require_memory
 from widefield.theories.proportional.training_curves import check_memory, diverged_at, march_seconds, train
@@ -22,19 +24,20 @@ N_EXTENSIONS = 6
 Advance = Callable[[int], None]
 
 
-@partial(jax.jit, static_argnames=("shape", "side_by_side"))
-def losses(parameters: Parameters, shape: Shape, side_by_side: bool) -> Array:
-    """Losses (run, row, 5) of parameters with a leading axis."""
+@partial(jax.jit, static_argnames=("shape", "side_by_side", "n"))
+def losses(parameters: Parameters, shape: Shape, side_by_side: bool, n: int = 1) -> Array:
+    """Losses (run, row, 5) of parameters with a leading axis, shared among ``n`` devices."""
     one = lambda p: march(p, shape).inputs.losses  # noqa: E731
-    return jax.vmap(one)(parameters) if side_by_side else lax.map(one, parameters)
+    return on_devices(jax.vmap(one) if side_by_side else partial(lax.map, one), n)(parameters)
 
 
 def sweep(problems: list[Problem]) -> np.ndarray:
     """Test loss (run, row) of runs of one shape, infinite from a divergence on; channels are averaged."""
     shape, n, side_by_side = problems[0].shape, problems[0].n_rows, jax.default_backend() != "cpu"
-    check_memory(problems[0], at_once=len(problems) if side_by_side else 1)
+    spread = n_devices(len(problems))
+    check_memory(problems[0], at_once=len(problems) if side_by_side else spread)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(problem.parameters for problem in problems))
-    curves = np.asarray(losses(stacked, shape, side_by_side)).reshape(len(problems), n + 1, -1, 5)
+    curves = np.asarray(losses(stacked, shape, side_by_side, spread)).reshape(len(problems), n + 1, -1, 5)
     test_loss = curves[:, :n, :, 0].mean(axis=2)
     for curve in test_loss:
         stop = diverged_at(curve[:, None])
