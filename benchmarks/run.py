@@ -12,6 +12,7 @@ import arcsines
 import dynamics
 import finite_width
 import kernels
+import large
 import peer_env
 import posterior
 import proportional
@@ -21,7 +22,7 @@ from cases import CASES
 
 SECTIONS = {
     "scaling": scaling, "simulation": simulation, "arcsine": arcsines, "posterior": posterior,
-    "finite-width": finite_width, "proportional": proportional, "dynamics": dynamics,
+    "finite-width": finite_width, "proportional": proportional, "dynamics": dynamics, "large": large,
 }  # fmt: skip
 PEER_FOLDER = Path(__file__).parents[1] / ".benchmarks" / "peer"
 

@@ -14,7 +14,7 @@ from scipy.spatial.transform import Rotation
 import widefield as wf
 from widefield.answer import boundary
 from widefield.gaussian import expectation, kernel_for
-from widefield.theories.prior import core, solve
+from widefield.theories.prior import core
 
 from .. import contracts
 
@@ -162,7 +162,7 @@ def test_dims(solved):
 
 def test_quantities_select():
     contracts.assert_selects(lambda **options: wf.prior(network("erf"), wf.Task(X), **options), FIELDS)
-    regression = ("log_evidence", "test_prediction", "test_covariance")
+    regression = ("log_evidence", "test_prediction", "ntk_prediction", "test_covariance")
     contracts.assert_selects(
         lambda **options: wf.prior(network("erf"), TASK, noise=0.1, **options), (*FIELDS, *regression)
     )
@@ -257,7 +257,6 @@ def test_what_does_not_fit_is_left_out_and_named(monkeypatch):
     with pytest.raises(AttributeError, match="left out.*quantities"):
         _ = solution.hidden
     monkeypatch.setattr(boundary, "memory_budget", lambda: 10)
-    monkeypatch.setattr(solve, "memory_budget", lambda: 10)
     with pytest.raises(MemoryError, match="Not even `output`.*10 bytes"):
         wf.prior(network("erf"), wf.Task(X))
 

@@ -25,7 +25,7 @@ def test_what_cannot_fit_is_refused_at_once_with_what_would(quantities):
 
 PEAK = """
 import sys, numpy as np, widefield as wf
-from widefield.theories.prior import solve
+from widefield.theories.prior import plan
 peak = lambda: 1024 * int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
 n, n_test, quantities = int(sys.argv[1]), int(sys.argv[2]), tuple(sys.argv[3:])
 rng = np.random.default_rng(0)
@@ -35,8 +35,8 @@ wf.prior(net, make(600, 600), noise=1.0, quantities=quantities)
 before, task = peak(), make(n, n_test)
 wf.prior(net, task, noise=1.0, quantities=quantities)
 sizes = {}
-solve.choose_quantities = lambda asked, found: sizes.update(found) or (asked, ())
-solve._plan(net, task, quantities)
+plan.choose_quantities = lambda asked, found, budget: sizes.update(found) or (asked, ())
+plan.make_plan(net, task, quantities, plan.make_regressions(1.0, None), 8)
 print(peak() - before, sum(sizes[name] for name in quantities))
 """
 

@@ -1,59 +1,137 @@
-"""Bayesian regression with the Gaussian process of a random network, Eqs. (prior.6), (prior.7)."""
+"""Regression with the kernels of a random network: weights of the samples, Eqs. (prior.6), (prior.7), (prior.11)."""
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
+
+from widefield.solvers.conjugate import conjugate_gradients
+from widefield.solvers.symmetric import AbstractMatrix, Cholesky, Spectral
+
+MANY = 20  # noises: from there on one eigendecomposition costs less than so many factors
+MAX_STEPS = 200  # of the iteration that mends a factor of single precision
+Factor = Cholesky | Spectral
+Product = Callable[[np.ndarray], np.ndarray]
 
 
 class Regression(NamedTuple):
-    """Fields by name, and the residual of the linear solve relative to its scale."""
+    """``weights`` (noise, time, sample, output) of the samples, ``log_evidence`` (noise,), and the worst residual."""
 
-    fields: dict[str, np.ndarray]
+    weights: np.ndarray
+    log_evidence: np.ndarray
     residual: float
+    steps: int = 0
 
 
-def condition(
-    K: np.ndarray, K_test: np.ndarray | None, K_tests: np.ndarray | None, labels: np.ndarray, noise: float
+def needs_spectrum(noises: np.ndarray, times: np.ndarray) -> bool:
+    """Whether eigenvalues are needed, or cheaper than a factor for each noise."""
+    return bool(np.isfinite(times).any()) or len(noises) >= MANY
+
+
+def factors(matrix: AbstractMatrix, noises: np.ndarray, spectral: bool) -> Iterator[Factor]:
+    """K + noise for each noise in turn; the factor before is lost."""
+    if spectral:
+        values, vectors = matrix.spectrum()
+        yield from (Spectral(values, vectors, noise) for noise in noises)
+    else:
+        yield from (Cholesky(matrix, matrix.factor(noise)) for noise in noises)
+
+
+def regress(
+    matrix: AbstractMatrix,
+    y: np.ndarray,
+    noises: np.ndarray,
+    times: np.ndarray,
+    rtol: float,
+    visit: Callable[[Factor], None] = lambda factor: None,
 ) -> Regression:
-    r"""Predictive mean, covariance and log evidence.
+    r"""Weights a of the samples, which predict :math:`K_{*D}a`, and the log evidence.
 
-    .. math::  \mu = K_{*D}(K_{DD} + \sigma^2)^{-1}y, \qquad
-               \Sigma = K_{**} - K_{*D}(K_{DD} + \sigma^2)^{-1}K_{D*}
+    .. math::  a = (K + \sigma^2)^{-1}\left(1 - e^{-(K + \sigma^2)t}\right)y
 
-    Notation: ``K`` is K_DD over (supervised state, sample), ``K_test`` is K_*D, ``K_tests`` is K_**, ``noise`` is σ². All
-    outputs share the kernel.
-    Error: raises `numpy.linalg.LinAlgError` where K_DD + noise is not positive definite; nothing is added to it.
+    Notation: ``matrix`` is K over (supervised state, sample), ``noises`` are σ², ``times`` are t, infinite ones included.
+    ``visit`` sees every factor while it lives.
+    Error: raises `numpy.linalg.LinAlgError` where K + noise is not positive definite; nothing is added to it.
     """
-    s, _, n, _ = K.shape
-    eps = float(np.finfo(K.dtype).eps)
-    K, labels = K.astype(float, copy=False), labels.astype(float)
-    matrix = np.array(K.transpose(0, 2, 1, 3)).reshape(s * n, s * n)
-    matrix[np.diag_indices(s * n)] += noise
-    y = labels.transpose(1, 0, 2).reshape(s * n, -1)
-    factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True)
-    del matrix
-    # The factor of a singular matrix can pass by rounding (of the kernel's own ``eps``); its pivots cannot.
-    pivots = np.diag(factor) ** 2
-    if pivots.min() <= 4 * len(factor) * eps * pivots.max():
+    weights, evidence, residuals = [], [], []
+    for noise, factor in zip(noises, factors(matrix, noises, needs_spectrum(noises, times)), strict=True):
+        _check_pivots(factor.pivots, matrix, times, rtol)
+        at = np.stack([_at_time(factor, y, time) for time in times])
+        weights.append(at)
+        evidence.append(_log_evidence(factor, y, at[-1]) if np.isinf(times[-1]) else np.nan)
+        residuals += [_residual(matrix, factor, noise, a, y, time) for a, time in zip(at, times, strict=True)]
+        visit(factor)
+    return Regression(np.stack(weights), np.asarray(evidence), max(residuals))
+
+
+def regress_in_single(
+    matrix: AbstractMatrix,
+    product: Product,
+    y: np.ndarray,
+    noises: np.ndarray,
+    rtol: float,
+    evidence: bool,
+    visit: Callable[[Factor], None] = lambda factor: None,
+) -> Regression:
+    """The same at infinite time with a factor in single precision, which preconditions conjugate gradients in double.
+
+    ``product`` multiplies by K in double precision. Where the factor is there for the iteration alone, its diagonal may be
+    raised; the log ``evidence`` needs the factor itself.
+    """
+    weights, found, residuals, steps = [], [], [], 0
+    for noise in noises:
+        factor, raised = None, noise
+        while factor is None:
+            try:
+                factor = Cholesky(matrix, matrix.factor(raised))
+                _check_pivots(factor.pivots, matrix, np.asarray([np.inf]), rtol)
+            except np.linalg.LinAlgError:
+                if evidence or raised > noise:
+                    raise
+                factor, raised = None, noise + 8 * matrix.n * matrix.eps * _largest(matrix)
+        single = lambda r, f=factor: f.solve(r.astype(np.float32)).astype(float)  # noqa: E731
+        full = lambda v, s=noise: product(v) + s * v  # noqa: E731
+        solved = conjugate_gradients(full, single, y, rtol, MAX_STEPS)
+        weights.append(solved.x[None])
+        residuals.append(solved.residual)
+        steps = max(steps, solved.steps)
+        found.append(_log_evidence(factor, y, solved.x) if evidence else np.nan)
+        visit(factor)
+    return Regression(np.stack(weights), np.asarray(found), max(residuals), steps)
+
+
+def _largest(matrix: AbstractMatrix) -> float:
+    return float(np.max(matrix.diagonal[: matrix.n]))
+
+
+def _check_pivots(pivots: np.ndarray, matrix: AbstractMatrix, times: np.ndarray, rtol: float) -> None:
+    """The factor of a singular matrix can pass by rounding (of the kernel's own ``eps``); its pivots cannot.
+
+    A finite time may be too short for what is not resolved to matter.
+    """
+    floor = 4 * matrix.n * matrix.eps * pivots.max()
+    if not pivots.min() > floor and not floor * times.max() <= rtol:
         raise np.linalg.LinAlgError(f"smallest pivot {pivots.min():.1e} against {pivots.max():.1e}")
-    whitened = scipy.linalg.solve_triangular(factor, y, lower=True)
-    log_determinant = 2 * np.sum(np.log(np.diag(factor)))
-    n_outputs = y.shape[1]
-    evidence = -0.5 * (np.sum(whitened**2) + n_outputs * (log_determinant + s * n * np.log(2 * np.pi)))
-    fields = {"log_evidence": np.asarray(evidence)}
-    # The residual: |(K + noise)α − y| relative to |K + noise||α| + |y|.
-    parts = scipy.linalg.solve_triangular(factor, whitened, lower=True, trans="T").reshape(s, n, -1)
-    left = np.einsum("stij,tjo->sio", K, parts, optimize=True) + noise * parts
-    scale = (np.linalg.norm(K) + noise) * np.linalg.norm(parts) + np.linalg.norm(y)
-    residual = float(np.linalg.norm(left - y.reshape(s, n, -1)) / (scale or 1.0))
-    if K_test is None:
-        return Regression(fields, residual)
-    depth, _, n_test, _ = K_test.shape
-    flat = K_test.transpose(0, 2, 1, 3).reshape(depth * n_test, s * n)
-    projected = scipy.linalg.solve_triangular(factor, flat.T, lower=True)
-    fields["test_prediction"] = (projected.T @ whitened).reshape(depth, n_test, n_outputs)
-    if K_tests is not None:
-        explained = (projected.T @ projected).reshape(depth, n_test, depth, n_test)
-        fields["test_covariance"] = K_tests - explained.transpose(0, 2, 1, 3)
-    return Regression(fields, residual)
+
+
+def _at_time(factor: Factor, y: np.ndarray, time: float) -> np.ndarray:
+    if isinstance(factor, Cholesky) or np.isinf(time):
+        return factor.solve(y)
+    shift = factor.pivots * time
+    gain = np.where(shift == 0, 1.0, -np.expm1(-shift) / np.where(shift == 0, 1, shift))
+    return factor.apply(time * gain, y)
+
+
+def _log_evidence(factor: Factor, y: np.ndarray, weights: np.ndarray) -> float:
+    n, n_outputs = y.shape
+    return -0.5 * (np.sum(y * weights) + n_outputs * (factor.log_determinant + n * np.log(2 * np.pi)))
+
+
+def _residual(
+    matrix: AbstractMatrix, factor: Factor, noise: float, weights: np.ndarray, y: np.ndarray, time: float
+) -> float:
+    """(K + noise)a less what is learned of y, all of it at an infinite time, relative to |K + noise||a| + |y|."""
+    left = factor.apply(np.exp(-factor.pivots * time), y) if isinstance(factor, Spectral) and np.isfinite(time) else 0.0
+    off = matrix.multiply(weights) + noise * weights - (y - left)
+    scale = (matrix.norm + noise) * np.linalg.norm(weights) + np.linalg.norm(y)
+    return float(np.linalg.norm(off) / (scale or 1.0))

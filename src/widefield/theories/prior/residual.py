@@ -2,6 +2,7 @@
 
 import contextlib
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,19 +18,38 @@ N_ENTRIES = 4
 _pairs_at_all_states = jax.jit(core.equal_state_pairs)
 
 
+class Entries(NamedTuple):
+    """What was made of a ``state`` with itself at the pairs of samples that `choose_pairs` names; None where nothing was."""
+
+    state: int
+    readout: np.ndarray | None
+    tangent: np.ndarray | None
+
+
 def residual(
-    network: Network, kernel: AbstractKernel, q: np.ndarray, x: np.ndarray, fields: dict[str, np.ndarray]
+    network: Network,
+    kernel: AbstractKernel,
+    q: np.ndarray,
+    x: np.ndarray,
+    fields: dict[str, np.ndarray],
+    entries: tuple[Entries, ...] = (),
 ) -> float:
-    """Largest violation of Eqs. (prior.2), (prior.3), (prior.4), (prior.5), each relative to the scale of its equation."""
-    violations = [_last_state(network, kernel, q, x, fields)]
+    """Largest violation of Eqs. (prior.2), (prior.3), (prior.4), (prior.5), each relative to the scale of its equation.
+
+    ``entries`` are of kernels that are not among the ``fields``.
+    """
+    pairs = choose_pairs(x)
+    tangent = fields["ntk"] if "ntk" in fields and fields["ntk"].ndim == 2 else None
+    last = Entries(network.depth - 1, *(None if v is None else v[pairs] for v in (fields.get("output"), tangent)))
+    violations = [_single_states(network, kernel, q, x, pairs, (last, *entries))]
     if "hidden" in fields:
         violations.append(_all_states(network, kernel, q, x, fields))
     return float(np.max(violations))
 
 
-def _last_state(network, kernel, q, x, fields) -> float:
-    """``output`` and ``ntk`` of three pairs: the most and least alike at the input, and a sample with itself."""
-    i, j = _choose(x)
+def _single_states(network, kernel, q, x, pairs, entries) -> float:
+    """Readouts and tangent kernels of three pairs: the most and least alike at the input, and a sample with itself."""
+    i, j = pairs
     overlap = np.einsum("pad,pad->ap", x[i], x[j]) / x.shape[-1]
     rows, columns = (table(kernel, jnp.asarray(q[:, k])) for k in (i, j))
     refined = isinstance(kernel, RefinedKernel)
@@ -37,16 +57,18 @@ def _last_state(network, kernel, q, x, fields) -> float:
     with jax.disable_jit() if refined else contextlib.nullcontext():
         marched = march(kernel, core.variances_of(network, x.dtype), rows, columns, jnp.asarray(overlap, x.dtype))
     C, theta, value = (np.asarray(v, float) for v in marched)
-    states = sorted({network.depth - 1, int(np.argmax(q.max(axis=1)))})
+    states = sorted({*(e.state for e in entries), int(np.argmax(q.max(axis=1)))})
     exact, scale = _average(kernel, 0, q[np.ix_(states, i)], q[np.ix_(states, j)], C[states])
     worst = [_violation(value[states] - exact, scale)]
     v, bias = network.readout_variance, network.readout_bias_variance
-    if v and "output" in fields:
-        worst.append(_violation(fields["output"][i, j] - v * exact[:, -1] - bias, v * scale[-1] + bias))
-    if v and "ntk" in fields and fields["ntk"].ndim == 2:
-        slope, size = _average(kernel, 1, q[-1, i], q[-1, j], C[-1])
-        off = fields["ntk"][i, j] - (v * value[-1] + bias + v * slope * theta[-1])
-        worst.append(_violation(off, v * scale[-1] + bias + v * size * np.abs(theta[-1])))
+    for s, readout, tangent in entries if v else ():
+        at = states.index(s)
+        if readout is not None:
+            worst.append(_violation(readout - v * exact[:, at] - bias, v * scale[at] + bias))
+        if tangent is not None:
+            slope, size = _average(kernel, 1, q[s, i], q[s, j], C[s])
+            off = tangent - (v * value[s] + bias + v * slope * theta[s])
+            worst.append(_violation(off, v * scale[at] + bias + v * size * np.abs(theta[s])))
     return float(np.max(worst))
 
 
@@ -91,7 +113,7 @@ def _right_hand_side(network, x, a, b, i, j) -> tuple[np.ndarray, np.ndarray]:
     return weight, masks["biases"] * network.bias_variances[a] + inputs
 
 
-def _choose(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def choose_pairs(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Indices of the pairs to check."""
     some = np.unique(np.linspace(0, len(x) - 1, 32).astype(int))
     if len(some) == 1:

@@ -1,29 +1,27 @@
 """`widefield.prior`: the question in, kernel matrices with a certificate out."""
 
-import time
 from collections.abc import Iterable
+from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from widefield.answer.boundary import choose_quantities, describe_bytes, memory_budget, working_dtype, x64
-from widefield.answer.certificate import Certificate, Check, Status
+from widefield.answer.boundary import working_dtype, x64
+from widefield.answer.certificate import Certificate, Check, SolveError, Status
 from widefield.answer.solution import Solution, make_solution
-from widefield.gaussian import quadrature
+from widefield.gaussian import AbstractKernel, RefinedKernel
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
+from widefield.solvers.on_device import DeviceMatrix
+from widefield.solvers.symmetric import AbstractMatrix
 from widefield.theories.prior import core
-from widefield.theories.prior.core import Target
-from widefield.theories.prior.regression import condition
-from widefield.theories.prior.residual import residual
+from widefield.theories.prior.plan import REGRESSION, Plan, make_plan, make_regressions
+from widefield.theories.prior.predictions import Fields, Source, host_matrix, predict
+from widefield.theories.prior.residual import Entries, choose_pairs, residual
 
 PAIRS = ("state", "state_", "sample", "sample_")
-REGRESSION = {
-    "log_evidence": (),
-    "test_prediction": ("state", "test", "output"),
-    "test_covariance": ("state", "state_", "test", "test_"),
-}
 
 
 @x64
@@ -31,7 +29,8 @@ def prior(
     network: Network,
     task: Task,
     *,
-    noise: float = 0.0,
+    noise: Any = 0.0,
+    time: Any = None,
     quantities: Iterable[str] | None = None,
     rtol: float | None = None,
     dtype: Any = "float64",
@@ -61,121 +60,122 @@ def prior(
     and the regression back into its linear equations.
     Limits: infinite width; finite networks differ at order 1/width, deep relu recurrent ones by much more.
     """
-    start = time.perf_counter()
+    began = perf_counter()
     if not isinstance(network, Network):
         given = type(network).__name__
         raise ValueError(f"`network` must be a widefield Network such as widefield.RNN(...), got {given}.")
     network.refuse_branch("prior")
     if not isinstance(task, Task):
         raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
-    noise = checks.nonnegative("noise", noise)
+    regressions = make_regressions(noise, time)
     if isinstance(quantities, Iterable) and not isinstance(quantities, str):
         quantities = tuple(quantities)  # an iterator can be read once
     checks.flag("throw", throw)
     if progress is not None:
         checks.flag("progress", progress)
     kind = working_dtype(dtype)
+    if kind == np.float32 and any(regressions.spectral.values()):
+        raise ValueError("`dtype` must be 'float64' at finite times, or for so many noises, got 'float32'.")
     default, floor = (1e-10, 1e-12) if kind == np.float64 else (1e-4, 1e-5)
     rtol = default if rtol is None else checks.tolerance("rtol", rtol, floor, kind.name)
-    plan, needed, left_out = _plan(network, task, quantities)
-    tests = any(target.samples.stop > task.n_samples for target in needed.values())
-    x = task.sequences(network.depth, test=tests).astype(kind)
-    matrices = core.fill_matrices(network, x, needed, rtol, progress)
-    failure, notes, verdicts = matrices.failure, matrices.notes, {}
-    kernels = {name: matrices.arrays[name] for name in plan if name not in REGRESSION}
-    if failure is None:
-        train = slice(task.n_samples)
-        violation = residual(network, matrices.kernel, matrices.variances[:, train], x[train], kernels)
-        verdicts["residual"] = Check(violation, rtol)
-    if matrices.error is not None:
-        verdicts["error"] = Check(matrices.error, rtol)
-    fields: dict[str, Any] = {
-        name: (PAIRS if plan[name].states else PAIRS[2:], kernel) for name, kernel in kernels.items()
-    }
-    if len(kernels) < len(plan) and failure is None and all(check.met for check in verdicts.values()):
+    plan = make_plan(network, task, quantities, regressions, kind.itemsize)
+    x = task.sequences(network.depth, test=plan.tests)
+    made = _make(network, task, plan, x.astype(kind, copy=False), rtol, progress)
+    failure, notes, verdicts = made.failure, made.notes, {}
+    fields: Fields = {name: (PAIRS if kernel.ndim == 4 else PAIRS[2:], kernel) for name, kernel in made.kernels.items()}
+    error, steps = made.error, 0
+    if made.residual is not None:
+        verdicts["residual"] = Check(made.residual, rtol)
+    if plan.kernels and failure is None and all(c.met for c in (*verdicts.values(), Check(error or 0.0, rtol))):
+        kernel, q = made.kernel, made.variances
+        if kind == np.float32:
+            kernel, q = core.resolve_kernel(network, x)
+        source = Source(network, task, plan, regressions, kernel, q, x, rtol, progress)
         try:
-            K, K_test, K_tests = (matrices.arrays.get(name) for name in REGRESSION)
-            assert K is not None
-            posterior = condition(K, K_test, K_tests, task.labels(), noise)
-            verdicts["residual"] = Check(max(violation, posterior.residual), rtol)
-            fields |= {name: (REGRESSION[name], posterior.fields[name]) for name in plan if name in REGRESSION}
-        except np.linalg.LinAlgError as error:
+            for name in plan.kernels:
+                fields |= predict(source, name, made.training.pop(name), made.arrays)
+        except np.linalg.LinAlgError as singular:
             failure = Status.not_psd
-            notes = (*notes, f"the training kernel plus noise={noise:g} is not positive definite ({error})")
+            notes = (*notes, f"the training kernel plus noise={noise} is not positive definite ({singular})")
+        except SolveError as missed:
+            failure, notes = Status.inaccurate, (*notes, str(missed))
+        verdicts["residual"] = Check(max(verdicts["residual"].value, source.residual), rtol)
+        error, steps = max(error or 0.0, source.error), source.steps
+    if error is not None:
+        verdicts["error"] = Check(error, rtol)
     certificate = Certificate(
         "prior",
         verdicts,
         failure,
         steps=network.depth,
         dtype=kind.name,
-        wall_time=time.perf_counter() - start,
-        options={"noise": noise, "quantities": list(plan), "rtol": rtol},
+        wall_time=perf_counter() - began,
+        options={"noise": noise, "quantities": list(plan.names), "rtol": rtol}
+        | ({} if time is None else {"time": time}),
         notes=(*task.notes, *notes),
-        left_out=left_out,
+        left_out=plan.left_out,
+        diagnostics={"refinements": steps} if steps else {},
     )
-    return make_solution(fields, certificate, network, task, throw=throw)
+    dims = {dim for of_field, _ in fields.values() for dim in of_field}
+    coords = {name: values for name, values in regressions.coords.items() if name in dims}
+    return make_solution(fields, certificate, network, task, coords=coords, throw=throw)
 
 
-def _plan(
-    network: Network, task: Task, quantities: Iterable[str] | None
-) -> tuple[dict[str, Target], dict[str, Target], tuple[str, ...]]:
-    """The arrays asked for, all that are needed for them, and the quantities left out for want of memory."""
-    depth, n = network.depth, task.n_samples
-    supervised = task.supervised_states(depth)
-    task.sequences(depth)
-    every, train, test = range(depth), range(n), range(n, n + task.n_test)
-    readouts = None if len(supervised) == 1 else every
-    targets = {
-        "output": Target("readout", None, None, train, train),
-        "log_evidence": Target("readout", supervised, supervised, train, train),
-        "test_prediction": Target("readout", every, supervised, test, train),
-        "test_covariance": Target("readout", every, every, test, test),
-        "ntk": Target("tangent", readouts, readouts, train, train),
-        "readout": Target("readout", every, every, train, train),
-        "hidden": Target("hidden", every, every, train, train),
-        "feature": Target("feature", every, every, train, train),
-    }
-    available = list(targets)
-    if task.y is None or task.x_test is None:
-        available.remove("test_prediction")
-        available.remove("test_covariance")
-    if task.y is None:
-        available.remove("log_evidence")
-    if quadrature.factor(network.activation, 1).deltas:  # a jump: the slope is a delta function, the kernel infinite
-        available.remove("ntk")
-    sizes = _sizes({name: targets[name] for name in available}, quantities)
-    try:
-        kept, left_out = choose_quantities(quantities, sizes)
-    except MemoryError as error:
-        raise MemoryError(f"{error} {_what_fits(task, sizes, quantities)}") from None
-    if "log_evidence" not in kept and quantities is None:  # a regression reads what does not fit
-        kept = tuple(name for name in kept if name not in REGRESSION)
-        left_out = tuple(name for name in sizes if name not in kept)
-    if not kept:
-        need, free = describe_bytes(sizes["output"]), describe_bytes(memory_budget())
-        raise MemoryError(f"Not even `output` ({need}) fits in {free}. {_what_fits(task, sizes, ('output',))}")
-    plan = {name: targets[name] for name in kept}
-    needed = dict(plan)  # a regression reads K_DD and K_*D
-    if any(name in REGRESSION for name in kept):
-        needed["log_evidence"] = targets["log_evidence"]
-    if "test_covariance" in kept:
-        needed["test_prediction"] = targets["test_prediction"]
-    return plan, needed, left_out
+@dataclass(frozen=True)
+class Made:
+    """The kernels to return, those to regress with by field, and how well all of them satisfy the recursion."""
+
+    kernel: AbstractKernel
+    variances: np.ndarray
+    kernels: dict[str, np.ndarray]
+    arrays: dict[str, np.ndarray]
+    training: dict[str, AbstractMatrix]
+    residual: float | None
+    error: float | None
+    failure: Status | None
+    notes: tuple[str, ...]
 
 
-def _sizes(targets: dict[str, Target], quantities: Iterable[str] | None) -> dict[str, int]:
-    """Bytes of every quantity at its peak: a regression has the kernel, a copy with noise, and a factor of it."""
-    bytes_of = {name: 8 * int(np.prod(target.shape)) for name, target in targets.items()}
-    sizes = {name: (3 if name in REGRESSION else 1) * size for name, size in bytes_of.items()}
-    asked = (quantities,) if isinstance(quantities, str) else quantities if isinstance(quantities, tuple) else None
-    reader = next((name for name in REGRESSION if name in sizes and name in (asked or ())), None)
-    if reader not in (None, "log_evidence"):
-        sizes[reader] += sizes["log_evidence"] + (sizes["test_prediction"] if reader == "test_covariance" else 0)
-    return sizes
+def _make(network: Network, task: Task, plan: Plan, x: np.ndarray, rtol: float, progress: bool | None) -> Made:
+    """All kernels that the plan names, on the host and on a device."""
+    matrices = core.fill_matrices(network, x, plan.targets, rtol, progress)
+    n, failure, notes, errors = task.n_samples, matrices.failure, matrices.notes, [matrices.error]
+    kernels = {name: matrices.arrays[name] for name in plan.names if name in matrices.arrays and name not in REGRESSION}
+    kernel, q, violation = matrices.kernel, matrices.variances, None
+    on_device: dict[str, DeviceMatrix] = {}
+    training: dict[str, AbstractMatrix] = {}
+    if failure is None:
+        try:
+            for state, fields in plan.device.items():
+                made = core.device_matrices(
+                    network, matrices.plain_kernel, q[:, :n], x[:n], state, fields, rtol, progress
+                )
+                kernel = made.kernel if isinstance(made.kernel, RefinedKernel) else kernel
+                errors.append(made.error)
+                on_device |= _keep(network, plan, state, made.matrices, kernels)
+                failure = failure or (None if made.finite else Status.nonfinite)
+        except SolveError as missed:
+            failure, notes = Status.inaccurate, (*notes, str(missed))
+    if failure is None:
+        pairs = choose_pairs(x[:n])
+        blocks = {f: matrices.arrays[f"{f} of training"] for f in plan.kernels if f not in on_device}
+        entries = {f: matrix.entries(*pairs) for f, matrix in on_device.items()}
+        if len(plan.supervised) == 1:
+            entries |= {f: block[0, 0][pairs] for f, block in blocks.items()}
+        checked = Entries(plan.supervised[0], entries.get("readout"), entries.get("tangent"))
+        violation = residual(network, kernel, q[:, :n], x[:n], kernels, (checked,))
+        training = on_device | {f: host_matrix(block) for f, block in blocks.items()}
+    known = [error for error in errors if error is not None]
+    error = float(np.max(known)) if known else None
+    return Made(matrices.plain_kernel, q, kernels, matrices.arrays, training, violation, error, failure, notes)
 
 
-def _what_fits(task: Task, sizes: dict[str, int], quantities: Iterable[str] | None) -> str:
-    need = sum(sizes[name] for name in ((quantities,) if isinstance(quantities, str) else quantities or sizes))
-    share = float(np.sqrt(memory_budget() / need))
-    tests = f" and {int(share * task.n_test)} test inputs" if task.n_test else ""
-    return f"About {int(share * task.n_samples)} samples{tests} would fit."
+def _keep(
+    network: Network, plan: Plan, state: int, matrices: dict[str, DeviceMatrix], kernels: dict[str, np.ndarray]
+) -> dict[str, DeviceMatrix]:
+    """The matrices to regress with; those asked for as fields come back to the host first."""
+    for name, field in (("output", "readout"), ("ntk", "tangent")):
+        if state == network.depth - 1 and field in matrices and name in plan.names and name not in kernels:
+            kernels[name] = matrices[field].to_host()
+    regressed = plan.kernels if (state,) == plan.supervised else ()
+    return {field: matrix for field, matrix in matrices.items() if field in regressed}

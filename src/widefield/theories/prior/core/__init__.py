@@ -1,8 +1,9 @@
 """The part of the prior that other theories use: the recursion, whole covariance matrices, and fixed points at depth."""
 
 from widefield.theories.prior.core.blocks import Target
+from widefield.theories.prior.core.device import device_matrices
 from widefield.theories.prior.core.fixed_point import DepthLimit, find_depth_limit
-from widefield.theories.prior.core.matrices import Matrices, fill_matrices, hidden_covariance
+from widefield.theories.prior.core.matrices import Matrices, fill_matrices, hidden_covariance, resolve_kernel
 from widefield.theories.prior.core.recursion import (
     Block,
     Sharing,
@@ -18,6 +19,7 @@ from widefield.theories.prior.core.recursion import (
     sharing_of,
     variances_of,
 )
+from widefield.theories.prior.core.rows import weighted_rows
 
 __all__ = [
     "Block",
@@ -27,6 +29,7 @@ __all__ = [
     "Target",
     "Variances",
     "all_states_block",
+    "device_matrices",
     "equal_overlaps",
     "equal_state_block",
     "equal_state_pairs",
@@ -37,6 +40,8 @@ __all__ = [
     "node_variances",
     "output_kernel",
     "overlaps",
+    "resolve_kernel",
     "sharing_of",
     "variances_of",
+    "weighted_rows",
 ]

@@ -68,12 +68,12 @@ def sharing_of(network: Network) -> Sharing:
 
 def overlaps(x: Float[Array, "sample state D"], y: Float[Array, "sample_ state D"]) -> Array:
     """Input overlaps x·y/D, shape (state, state_, sample, sample_)."""
-    return jnp.einsum("iad,jbd->abij", x, y) / x.shape[-1]
+    return jnp.einsum("iad,jbd->abij", x, y, precision="highest") / x.shape[-1]
 
 
 def equal_overlaps(x: Float[Array, "sample state D"], y: Float[Array, "sample_ state D"]) -> Array:
     """Input overlaps x·y/D at equal states, shape (state, sample, sample_)."""
-    return jnp.einsum("iad,jad->aij", x, y) / x.shape[-1]
+    return jnp.einsum("iad,jad->aij", x, y, precision="highest") / x.shape[-1]
 
 
 def node_variances(
@@ -144,29 +144,110 @@ def equal_state_block(
     with depth. ``rows`` and ``columns`` are the kernel's tables at all states, (..., state, sample).
     """
     require_dtype(dtype, overlap=overlap, weight_variance=variances.weight)
-    depth, n_driven = len(variances.weight), len(overlap)
+    return _along_diagonal(kernel, variances, rows, columns, overlap, 0, 0, len(variances.weight) - 1, tangent)
 
-    def averages(a, C):
-        row = {k: v[..., a, :, None] for k, v in rows.items()}
-        column = {k: v[..., a, None, :] for k, v in columns.items()}
+
+def state_pair_block(
+    kernel: AbstractKernel,
+    variances: Variances,
+    sharing: Sharing,
+    rows: dict[str, Array],
+    columns: dict[str, Array],
+    x: Float[Array, "sample driven D"],
+    y: Float[Array, "sample_ driven D"],
+    state: Any,
+    state_: Any,
+    tangent: bool = True,
+    dtype: Any = "float64",
+) -> Block:
+    """One pair of states, from the states before them on their diagonal; untied weights leave nothing of these."""
+    require_dtype(dtype, x=x, weight_variance=variances.weight)
+    same = state == state_
+    weights, biases, inputs = (jnp.where(same, 1.0, float(tied)).astype(x.dtype) for tied in sharing)
+    masked = variances._replace(
+        weight=weights * variances.weight, bias=biases * variances.bias, input=inputs * variances.input
+    )
+    n_steps = jnp.where(same | sharing.weights, jnp.minimum(state, state_), 0)
+    first, first_ = state - n_steps, state_ - n_steps
+    along = jnp.arange(x.shape[1])
+    left, right = (jnp.take(v, s + along, axis=1, mode="fill", fill_value=0) for v, s in ((x, first), (y, first_)))
+    overlap = equal_overlaps(left, right)
+    return _along_diagonal(kernel, masked, rows, columns, overlap, first, first_, n_steps, tangent)
+
+
+def _along_diagonal(
+    kernel: AbstractKernel,
+    variances: Variances,
+    rows: dict[str, Array],
+    columns: dict[str, Array],
+    overlap: Float[Array, "driven sample sample_"],
+    first: Any,
+    first_: Any,
+    n_steps: Any,
+    tangent: bool,
+) -> Block:
+    """From the pair of states ``first``, ``first_`` in ``n_steps`` steps of both; ``overlap`` is of the inputs on the way."""
+    n_driven = len(overlap)
+
+    def averages(k, C):
+        at = lambda v, a: jax.lax.dynamic_index_in_dim(v, a, v.ndim - 2, False)  # noqa: E731
+        row = {name: at(v, first + k)[..., :, None] for name, v in rows.items()}
+        column = {name: at(v, first_ + k)[..., None, :] for name, v in columns.items()}
         C = keep_duplicates(row["variance"], column["variance"], C)
         return kernel.pair(row, column, C, tangent)
 
-    def step(a, carry):
-        C, earlier, error = carry  # Θ = C + earlier: two outputs that share little work, so neither is computed twice
-        value, slope, more = averages(a - 1, C)
-        earlier = variances.weight[a] * slope * (C + earlier) if tangent else earlier
-        source = variances.bias[a] + jnp.zeros_like(overlap[0])
+    def source(k):
+        value = variances.bias[first + k] + jnp.zeros_like(overlap[0])
         if n_driven > 1:
-            source += jnp.where(a < n_driven, variances.input[a] * overlap[jnp.minimum(a, n_driven - 1)], 0)
-        return source + variances.weight[a] * value, earlier, jnp.maximum(error, jnp.max(more))
+            value += jnp.where(k < n_driven, variances.input[first + k] * overlap[jnp.minimum(k, n_driven - 1)], 0)
+        return value
 
-    first = variances.bias[0] + variances.input[0] * overlap[0]
-    start = first, jnp.zeros_like(first), jnp.zeros((), first.dtype)
-    C, earlier, error = jax.lax.fori_loop(1, depth, step, start)
-    value, slope, more = averages(depth - 1, C)
+    def step(k, carry):
+        C, earlier, error = carry  # Θ = C + earlier: two outputs that share little work, so neither is computed twice
+        value, slope, more = averages(k - 1, C)
+        weight = variances.weight[first + k]
+        earlier = weight * slope * (C + earlier) if tangent else earlier
+        return source(k) + weight * value, earlier, jnp.maximum(error, jnp.max(more))
+
+    start = variances.bias[first] + variances.input[first] * overlap[0]
+    carry = start, jnp.zeros_like(start), jnp.zeros((), start.dtype)
+    C, earlier, error = jax.lax.fori_loop(1, n_steps + 1, step, carry)
+    value, slope, more = averages(n_steps, C)
     readout, tangent_kernel = _read_out(variances, C, C + earlier, value, slope)
     return Block(C, value, readout, tangent_kernel, jnp.maximum(error, jnp.max(more)))
+
+
+def weighted_rows(
+    kernel: AbstractKernel,
+    variances: Variances,
+    sharing: Sharing,
+    rows: dict[str, Array],
+    columns: dict[str, Array],
+    x: Float[Array, "sample driven D"],
+    y: Float[Array, "sample_ driven D"],
+    weights: Float[Array, "state_ sample_ weight"],
+    states: Array,
+    states_: tuple[int, ...],
+    tangent: bool = False,
+    dtype: Any = "float64",
+) -> tuple[Float[Array, "state sample weight"], Float[Array, ""]]:
+    """Readout covariance or tangent kernel between ``states`` and ``states_``, times ``weights``; nothing of it is kept.
+
+    Towards one state each pair of states is made alone, along its diagonal; towards several all are made at once.
+    """
+    field = "tangent" if tangent else "readout"
+    if len(states_) > 1:
+        options: dict[str, Any] = {"tangent": tangent, "dtype": dtype}
+        block = all_states_block(kernel, variances, sharing, rows, columns, overlaps(x, y), **options)
+        kept = getattr(block, field)[states][:, jnp.asarray(states_)]
+        return jnp.einsum("abij,bjw->aiw", kept, weights, precision="highest"), block.error
+
+    def toward(state):
+        block = state_pair_block(kernel, variances, sharing, rows, columns, x, y, state, states_[0], tangent, dtype)
+        return jnp.matmul(getattr(block, field), weights[0], precision="highest"), block.error
+
+    values, errors = jax.lax.map(toward, states)
+    return values, jnp.max(errors)
 
 
 def all_states_block(
