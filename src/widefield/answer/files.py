@@ -57,9 +57,12 @@ def save(solution: Solution, path: str | os.PathLike) -> Path:
     return write_atomically(path, content, checksum(content))
 
 
-def checksum(content: Any) -> bytes:
+def checksum(*content: Any) -> bytes:
     """The end of a file that begins with ``content``."""
-    return CHECKSUM % hashlib.sha256(content).hexdigest().encode()
+    digest = hashlib.sha256()
+    for part in content:
+        digest.update(part)
+    return CHECKSUM % digest.hexdigest().encode()
 
 
 def load(path: str | os.PathLike) -> Solution:

@@ -1,5 +1,6 @@
 """`widefield.prior`: the question in, kernel matrices with a certificate out."""
 
+import os
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -17,6 +18,7 @@ from widefield.theories.prior import core
 from widefield.theories.prior.core import Target
 from widefield.theories.prior.regression import condition
 from widefield.theories.prior.residual import residual
+from widefield.theories.prior.stored import stored_prior
 
 PAIRS = ("state", "state_", "sample", "sample_")
 REGRESSION = {
@@ -35,6 +37,8 @@ def prior(
     quantities: Iterable[str] | None = None,
     rtol: float | None = None,
     dtype: Any = "float64",
+    store: str | os.PathLike | None = None,
+    client: Any = None,
     progress: bool | None = None,
     throw: bool = True,
 ) -> Solution:
@@ -53,6 +57,11 @@ def prior(
 
     ``quantities`` names the fields wanted; by default all that fit in memory, and what is left out is named in the
     certificate. ``noise`` is the variance of the labels' noise.
+
+    With ``store``, a folder, kernels larger than the memory are made and solved in tiles that lie there, by this process
+    or by the workers of ``client`` (a dask.distributed Client), and a call that was ended goes on where it was. It is
+    for readouts at the last state alone; there is also ``ntk_prediction`` (test, output), the mean of networks trained
+    for ever in the linear regime, Θ_*(Θ + noise)⁻¹y. Fields that do not fit in memory are read from the store when used.
 
     Method: closed-form averages or Hermite series, in blocks of samples; ``output`` and ``ntk`` alone cost O(depth·P²)
     time and no memory beyond themselves.
@@ -77,6 +86,8 @@ def prior(
     kind = working_dtype(dtype)
     default, floor = (1e-10, 1e-12) if kind == np.float64 else (1e-4, 1e-5)
     rtol = default if rtol is None else checks.tolerance("rtol", rtol, floor, kind.name)
+    if store is not None or client is not None:
+        return stored_prior(network, task, noise, quantities, rtol, kind, store, client, progress, throw)
     plan, needed, left_out = _plan(network, task, quantities)
     tests = any(target.samples.stop > task.n_samples for target in needed.values())
     x = task.sequences(network.depth, test=tests).astype(kind)
