@@ -56,14 +56,15 @@ def _perform(call: Callable[[], Any], *after: Any) -> Any:
 
 def _on_workers(jobs: Sequence[Job], client: Any, advance: Callable[[int], None]) -> dict[str, Any]:
     """Dask begins again what a lost worker was doing; no file is made twice that is whole."""
+    from distributed import CommClosedError
+    from distributed.client import CancelledError, ClosedClientError
+
     call_name, futures, results = secrets.token_hex(4), dict[str, Any](), dict[str, Any]()
     ended: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     try:
         for job in jobs:
-            after = [futures[name] for name in job.after]
-            futures[job.name] = client.submit(
-                _perform, job.call, *after, key=f"widefield-{call_name}-{job.name}", pure=False
-            )
+            after, key = [futures[name] for name in job.after], f"widefield-{call_name}-{job.name}"
+            futures[job.name] = client.submit(_perform, job.call, *after, key=key, pure=False)
             futures[job.name].add_done_callback(lambda future, name=job.name: ended.put((name, future)))
         seen = time.monotonic()
         while len(results) < len(jobs):
@@ -72,34 +73,36 @@ def _on_workers(jobs: Sequence[Job], client: Any, advance: Callable[[int], None]
                 name, future = ended.get(timeout=LOOK)
             except queue.Empty:
                 continue
-            results[name] = _result(future, client)
+            results[name] = _result(future)
             advance(1)
         return results
+    except (CancelledError, ClosedClientError, CommClosedError):
+        raise RuntimeError(f"`client` was closed, or its scheduler, before the work was done. {GO_ON}") from None
     finally:
         if client.status == "running":
             client.cancel(list(futures.values()), force=True)
 
 
 def _last_seen(client: Any, seen: float) -> float:
-    """When there was a worker the last time; a `RuntimeError` where that is long ago, or the client was closed."""
+    """When there was a worker the last time; a `RuntimeError` where that is long ago."""
     if client.status in ("closing", "closed"):
         raise RuntimeError(f"`client` was closed before the work was done. {GO_ON}")
     if client.status == "running" and client.ncores():
         return time.monotonic()
     if time.monotonic() - seen > PATIENCE:
-        what = "has no worker" if client.status == "running" else "is not connected to its scheduler"
+        what = "has had no worker" if client.status == "running" else "has not been connected to its scheduler"
         raise RuntimeError(f"`client` {what} for {PATIENCE:.0f} s. {GO_ON}")
     return seen
 
 
-def _result(future: Any, client: Any) -> Any:
+def _result(future: Any) -> Any:
     from distributed.scheduler import KilledWorker
 
-    if future.status == "cancelled":
-        raise RuntimeError(f"`client` was closed, or its work cancelled, before it was done. {GO_ON}")
     try:
         return future.result(timeout=PATIENCE)
     except KilledWorker as error:
-        raise RuntimeError(
-            f"Workers of `client` are lost again and again ({error}). Do they have enough memory? {GO_ON}"
-        ) from None
+        lost = f"Workers of `client` die, again and again, at {error.task}: their logs say why, often it is memory."
+        raise RuntimeError(f"{lost} {GO_ON}") from None
+    except FileNotFoundError as error:
+        unseen = "a worker of `client` does not see this file; `store` must be one folder for all machines"
+        raise FileNotFoundError(error.errno, unseen, error.filename) from None
