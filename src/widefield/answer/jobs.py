@@ -56,8 +56,8 @@ def _perform(call: Callable[[], Any], *after: Any) -> Any:
 
 def _on_workers(jobs: Sequence[Job], client: Any, advance: Callable[[int], None]) -> dict[str, Any]:
     """Dask begins again what a lost worker was doing; no file is made twice that is whole."""
-    from distributed import CommClosedError
     from distributed.client import CancelledError, ClosedClientError
+    from distributed.comm import CommClosedError
 
     call_name, futures, results = secrets.token_hex(4), dict[str, Any](), dict[str, Any]()
     ended: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()

@@ -50,6 +50,10 @@ class StoredKernel:
         """Rows and columns of tiles on and below the diagonal, column after column."""
         return [(i, j) for j in range(self.n_tiles) for i in range(j, self.n_tiles)]
 
+    def keep_inputs(self, x: np.ndarray) -> dict[str, Known]:
+        """Put the training inputs into the store."""
+        return keep_rows(self.store, self.inputs, x, self.tile)
+
     def split(self, rows: np.ndarray) -> list[np.ndarray]:
         """An array over samples in blocks of rows as large as the tiles."""
         return [rows[start : start + self.tile] for start in range(0, self.n_samples, self.tile)]
@@ -90,15 +94,13 @@ def fill(
 
 
 def open_kernel(folder: Any, network: Network, x: np.ndarray, rtol: float) -> StoredKernel:
-    """The kernel of training inputs ``x`` in its store, which holds the inputs from now on."""
+    """The kernel of training inputs ``x`` in its store."""
     with np.errstate(all="ignore"):
         values = np.asarray(network.activation(GRID), float)  # of a function that is known by its text alone
     tile = tile_rows(len(x))
     question = {"network": network_dict(network) | {"values": digest_of(values)}, "x": digest_of(x)}
     store = open_store(folder, question | {"dtype": x.dtype.name, "rtol": rtol, "tile": tile})
-    kernel = StoredKernel(network, store, "inputs", len(x), tile, rtol, x.dtype.name)
-    keep_rows(store, kernel.inputs, kernel.split(x))
-    return kernel
+    return StoredKernel(network, store, "inputs", len(x), tile, rtol, x.dtype.name)
 
 
 def padded(rows: np.ndarray, length: int) -> np.ndarray:
@@ -106,11 +108,12 @@ def padded(rows: np.ndarray, length: int) -> np.ndarray:
     return rows[np.minimum(np.arange(length), len(rows) - 1)]
 
 
-def keep_rows(store: TileStore, name: str, blocks: list[np.ndarray]) -> None:
-    """Blocks of rows, where every worker finds them."""
-    for k, block in enumerate(blocks):
-        content: dict[str, tuple[np.ndarray, Known]] = {f"{name}/{k:04d}": (block, {})}
-        store.ensure(list(content), content.copy)
+def keep_rows(store: TileStore, name: str, x: np.ndarray, length: int) -> dict[str, Known]:
+    """Put inputs into the store, in blocks of that many, where every worker finds them."""
+    blocks = {
+        f"{name}/{k:04d}": (x[k * length : (k + 1) * length], dict[str, Any]()) for k in range(-(-len(x) // length))
+    }
+    return store.ensure(list(blocks), lambda: blocks)
 
 
 def tile_rows(n_samples: int) -> int:

@@ -10,7 +10,7 @@ from widefield.answer.jobs import Job
 from widefield.answer.tiles import Known, digest_of
 from widefield.solvers import tiled
 from widefield.theories.prior.core import Target
-from widefield.theories.prior.stored.kernel import StoredKernel, Unsolved, fill, keep_rows, padded
+from widefield.theories.prior.stored.kernel import StoredKernel, Unsolved, fill, padded
 
 TEST_ROWS = (8, 64, 256)  # sizes of blocks: few, so that few are compiled
 
@@ -92,16 +92,11 @@ class StoredRegression:
 
         return self.kernel.store.ensure([name], solve)
 
-    def prediction_jobs(self, weights: str, x_test: np.ndarray) -> list[Job]:
-        """The jobs that predict test inputs, which are put into the store."""
-        tests = f"tests-{digest_of(x_test)}"
-        blocks = [x_test[start : start + TEST_ROWS[-1]] for start in range(0, len(x_test), TEST_ROWS[-1])]
-        keep_rows(self.kernel.store, tests, blocks)
+    def prediction_jobs(self, weights: str, tests: str, n_test: int) -> list[Job]:
+        """The jobs that predict the test inputs of that name; each leaves an array of its own name."""
         place = f"prediction-{digest_of(weights, tests)}"
-        return [
-            Job(f"{place}/{k:04d}", partial(self.predict, weights, f"{tests}/{k:04d}", f"{place}/{k:04d}"))
-            for k in range(len(blocks))
-        ]
+        blocks = [f"{k:04d}" for k in range(-(-n_test // TEST_ROWS[-1]))]
+        return [Job(f"{place}/{k}", partial(self.predict, weights, f"{tests}/{k}", f"{place}/{k}")) for k in blocks]
 
     def predict(self, weights: str, tests: str, name: str) -> dict[str, Known]:
         """Kernel rows of a block of test inputs times the weights: (state, test, output), of the tangent kernel (test, output)."""

@@ -12,14 +12,14 @@ from widefield.answer.boundary import COPIES, choose_quantities, memory_budget
 from widefield.answer.certificate import Certificate, Check, Status
 from widefield.answer.progress import bar
 from widefield.answer.solution import Fields, Solution, make_solution
-from widefield.answer.tiles import Known
+from widefield.answer.tiles import Known, digest_of
 from widefield.gaussian import quadrature
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.prior import core
 from widefield.theories.prior.core import Target
 from widefield.theories.prior.residual import residual
-from widefield.theories.prior.stored.kernel import FIELDS, StoredKernel, Unsolved, open_kernel
+from widefield.theories.prior.stored.kernel import FIELDS, StoredKernel, Unsolved, keep_rows, open_kernel
 from widefield.theories.prior.stored.regression import TEST_ROWS, StoredRegression
 
 REGRESSIONS = {
@@ -101,11 +101,13 @@ def _solve(
     kernels = tuple(field for field in FIELDS if field in plan or field in solved)
     n_pairs, entry = len(kernel.pairs), np.dtype(kernel.dtype).itemsize
     kernel.store.require_room(n_pairs * kernel.tile**2 * (entry * len(kernels) + 8 * len(solved)))
-    n_jobs = n_pairs * (1 + len(solved)) + len(solved)
-    n_jobs += -(-task.n_test // TEST_ROWS[-1]) * len(set(PREDICTION.values()) & set(plan))
+    n_jobs = 1 + n_pairs + len(solved) * (n_pairs + 1)
+    n_jobs += (1 - -task.n_test // TEST_ROWS[-1]) * len(set(PREDICTION.values()) & set(plan))
     seconds = 1e-8 * kernel.n_samples**2 * kernel.network.depth + 1e-11 * kernel.n_samples**3 * len(solved)
     with bar("prior", n_jobs, progress, seconds) as advance:
-        known = jobs.run(kernel.jobs(kernels), client, advance)
+        x = task.sequences(kernel.network.depth).astype(kernel.dtype)
+        known = jobs.run([jobs.Job(kernel.inputs, partial(kernel.keep_inputs, x))], None, advance)
+        known |= jobs.run(kernel.jobs(kernels), client, advance)
         residual = _violation(kernel, task, kernels)
         answers: dict[str, Any] = {}
         if residual <= kernel.rtol and _error(known) <= kernel.rtol:
@@ -138,7 +140,10 @@ def _regress(
     answers = {"log_evidence": about["log_evidence"]} if regression.field == "output" else {}
     if prediction in plan:
         x = task.sequences(kernel.network.depth, test=True)[task.n_samples :].astype(kernel.dtype)
-        work = regression.prediction_jobs(weights, x)
+        tests = f"tests-{digest_of(x)}"
+        keep = partial(keep_rows, kernel.store, tests, x, TEST_ROWS[-1])
+        known |= jobs.run([jobs.Job(f"{prediction}-{tests}", keep)], None, advance)
+        work = regression.prediction_jobs(weights, tests, len(x))
         known |= jobs.run(work, client, advance)
         answers[prediction] = np.concatenate([kernel.store.read(job.name)[0] for job in work], axis=-2)
     return Regressed(answers, about["residual"], known)
@@ -200,7 +205,8 @@ def _in_memory(kernel: StoredKernel, field: str) -> np.ndarray:
     for i, j in kernel.pairs:
         rows, columns = slice(i * size, (i + 1) * size), slice(j * size, (j + 1) * size)
         matrix[rows, columns] = tile = kernel.read(field, i, j)
-        matrix[columns, rows] = tile.T
+        if i != j:
+            matrix[columns, rows] = tile.T
     return matrix
 
 
