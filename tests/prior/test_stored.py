@@ -136,29 +136,30 @@ def test_workers_write_the_same_bits_even_when_one_is_killed(stored, client, tmp
 
 
 @pytest.mark.full
-def test_two_workers_at_ten_thousand_inputs(tmp_path):
-    """Numbers of the whole matrix, memory of a few tiles: 1024 rows of them, and what a worker has without any."""
+def test_two_workers_at_ten_thousand_inputs(tmp_path, monkeypatch):
+    """The numbers of the whole matrix, and workers that take the memory of a few tiles."""
+    monkeypatch.setattr(kernel, "SMALLEST", 1024)
     x, y, x_test = RNG.normal(size=(10_000, 20)), RNG.normal(size=(10_000, 3)), RNG.normal(size=(500, 20))
-    net, task, names = wf.DNN(3, "relu"), wf.Task(x, y, x_test=x_test), ("log_evidence", "test_prediction")
-    resident = lambda: psutil.Process().memory_info().rss  # noqa: E731
+    task, few = wf.Task(x, y, x_test=x_test), wf.Task(x[:2000], y[:2000], x_test=x_test)
+    call = partial(wf.prior, wf.DNN(3, "relu"), noise=0.1, quantities=("log_evidence", "test_prediction"))
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
-        client.run(lambda: wf.prior(net, wf.Task(x[:300], y[:300], x_test=x_test), noise=0.1).status)
-        before = client.run(resident)
-        peaks = []
-        watch = threading.Event()
+        call(task=few, store=tmp_path / "few", client=client)  # compiles
+        workers = [psutil.Process(pid) for pid in client.run(os.getpid).values()]
+        resident = lambda: np.asarray([worker.memory_info().rss for worker in workers])  # noqa: E731
+        before, peak, ended = resident(), resident(), threading.Event()
 
-        def look():
-            with Client(cluster) as other:
-                while not watch.wait(0.2):
-                    peaks.append(max(other.run(resident)[worker] - before[worker] for worker in before))
+        def watch():
+            while not ended.wait(0.02):
+                np.maximum(peak, resident(), out=peak)
 
-        watcher = threading.Thread(target=look)
+        watcher = threading.Thread(target=watch)
         watcher.start()
-        stored = wf.prior(net, task, noise=0.1, quantities=names, store=tmp_path / "large", client=client)
-        watch.set()
+        stored = call(task=task, store=tmp_path / "large", client=client)
+        ended.set()
         watcher.join()
-    assert max(peaks) < 12 * 8 * 1024**2, f"{max(peaks) / 1e6:.0f} MB"
-    whole = wf.prior(net, task, noise=0.1, quantities=names)
+    tiles = (peak - before) / (8 * 1024**2)
+    assert (tiles < 10).all(), tiles
+    whole = call(task=task)
     np.testing.assert_allclose(stored.test_prediction, whole.test_prediction, rtol=1e-9, atol=1e-10)
     assert float(stored.log_evidence) == pytest.approx(float(whole.log_evidence), rel=1e-12)
 

@@ -14,6 +14,7 @@ from widefield.answer.progress import bar
 from widefield.answer.solution import Fields, Solution, make_solution
 from widefield.answer.tiles import Known, digest_of
 from widefield.gaussian import quadrature
+from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.prior import core
@@ -56,6 +57,7 @@ def stored_prior(
 ) -> Solution:
     """Fields of the last state from tiles in the folder ``store``, made in this process or by the workers of ``client``."""
     start = time.perf_counter()
+    noise = checks.nonnegative("noise", noise)
     if client is not None:
         jobs.check_client(client)
     if store is None:
