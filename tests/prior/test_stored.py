@@ -16,7 +16,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import widefield as wf
-from widefield.answer import files, jobs
+from widefield.answer import boundary, files, jobs
 from widefield.answer.tiles import DamagedTile
 from widefield.theories.prior.stored import kernel, solve
 
@@ -292,7 +292,7 @@ def test_a_full_disk_loses_nothing(stored, tmp_path, monkeypatch, n_writes):
 def test_room_on_the_disk_is_asked_for_first(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10**6))
-    with pytest.raises(OSError, match="`store` needs .* MB, but 1 MB are free") as caught:
+    with pytest.raises(OSError, match="`store` needs .* MB more, but 1 MB are free") as caught:
         ask(store=tmp_path / "small")
     assert caught.value.errno == errno.ENOSPC
     assert not (tmp_path / "small" / "output").exists()
@@ -310,10 +310,15 @@ def test_variances_without_bounds_are_told(tmp_path):
     assert answer.status is wf.Status.nonfinite and not answer.data.data_vars
 
 
-def test_what_does_not_fit_is_read_when_it_is_used(stored, copied, monkeypatch):
+def test_what_does_not_fit_is_read_when_it_is_used(stored, copied, tmp_path, monkeypatch):
     monkeypatch.setattr(solve, "memory_budget", lambda: 2 * 8 * 300**2)
     answer = ask(store=copied)
     assert answer.output.chunks is None and answer.ntk.chunks is not None
+    assert wf.load(answer.save(tmp_path / "answer.nc")).ntk.equals(answer.ntk)
+    with monkeypatch.context() as patch:
+        patch.setattr(boundary, "memory_budget", lambda: 1000)
+        with pytest.raises(MemoryError, match="Fields that lie in a store"):
+            answer.save(tmp_path / "answer.nc")
     assert "on disk" in str(answer) and any("`ntk` is read from" in note for note in answer.notes)
     np.testing.assert_array_equal(answer.ntk, stored[1].ntk)
     path = copied / "ntk" / "0003-0001.npy"

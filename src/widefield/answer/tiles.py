@@ -102,15 +102,13 @@ class TileStore:
                     known[name] = about | {"damaged": name in damaged}
         return known
 
-    def require_room(self, n_bytes: float) -> None:
-        """Refuse before any work what the disk cannot hold; what is stored already counts as room."""
-        stored = sum(path.stat().st_size for path in self.folder.rglob("*.npy"))
-        room = shutil.disk_usage(self.folder).free + stored
-        if n_bytes > room:
-            need = f"`store` needs {describe_bytes(n_bytes)}, but {describe_bytes(room)} are free there"
-            raise OSError(
-                errno.ENOSPC, f"{need}: take another disk, or ask for fewer quantities or samples", str(self.folder)
-            )
+    def require_room(self, sizes: Mapping[str, float]) -> None:
+        """Refuse before any work what the disk cannot hold; ``sizes`` are bytes of parts, some of which may be there."""
+        stored = {name: sum(path.stat().st_size for path in (self.folder / name).glob("*.npy")) for name in sizes}
+        need, free = sum(max(0, sizes[name] - stored[name]) for name in sizes), shutil.disk_usage(self.folder).free
+        if need > free:
+            words = f"`store` needs {describe_bytes(need)} more, but {describe_bytes(free)} are free there"
+            raise OSError(errno.ENOSPC, f"{words}: take another disk, or fewer quantities or samples", str(self.folder))
 
 
 def open_store(folder: Any, question: Mapping[str, Any]) -> TileStore:

@@ -99,10 +99,11 @@ def _solve(
     kernel: StoredKernel, task: Task, noise: float, plan: tuple[str, ...], client: Any, progress: bool | None
 ) -> Found:
     """All tiles of the kernels, then what is asked of their regressions."""
-    solved = [field for field, names in REGRESSIONS.items() if set(names) & set(plan)]
-    kernels = tuple(field for field in FIELDS if field in plan or field in solved)
+    solved = [StoredRegression(kernel, field, noise) for field, names in REGRESSIONS.items() if set(names) & set(plan)]
+    kernels = tuple(field for field in FIELDS if field in plan or field in [regression.field for regression in solved])
     n_pairs, entry = len(kernel.pairs), np.dtype(kernel.dtype).itemsize
-    kernel.store.require_room(n_pairs * kernel.tile**2 * (entry * len(kernels) + 8 * len(solved)))
+    sizes = dict.fromkeys(kernels, entry) | dict.fromkeys([regression.factor_name for regression in solved], 8)
+    kernel.store.require_room({name: n_pairs * kernel.tile**2 * size for name, size in sizes.items()})
     n_jobs = 1 + n_pairs + len(solved) * (n_pairs + 1)
     n_jobs += (1 - -task.n_test // TEST_ROWS[-1]) * len(set(PREDICTION.values()) & set(plan))
     seconds = 1e-8 * kernel.n_samples**2 * kernel.network.depth + 1e-11 * kernel.n_samples**3 * len(solved)
@@ -113,8 +114,8 @@ def _solve(
         residual = _violation(kernel, task, kernels)
         answers: dict[str, Any] = {}
         if residual <= kernel.rtol and _error(known) <= kernel.rtol:
-            for field in solved:
-                made = _regress(StoredRegression(kernel, field, noise), task, plan, client, advance)
+            for regression in solved:
+                made = _regress(regression, task, plan, client, advance)
                 known |= made.known
                 answers |= made.answers
                 residual = float(np.maximum(residual, made.residual))
