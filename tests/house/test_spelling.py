@@ -10,7 +10,7 @@ BRITISH = re.compile(
     re.IGNORECASE,
 )
 FINE = {"otherwise", "likewise", "arise", "arises", "precise", "raise", "raised", "raises", "raising", "noise", "noises",
-        "exercise", "promise", "rises", "characteristic", "comprise", "comprises"}  # fmt: skip
+        "exercise", "promise", "rises", "characteristic", "comprise", "comprises", "cancellederror"}  # fmt: skip
 
 
 def test_one_spelling():

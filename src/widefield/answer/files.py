@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from pydantic import TypeAdapter
 
+from widefield.answer.boundary import COPIES, require_memory
 from widefield.answer.certificate import Certificate, Check, Status
 from widefield.answer.solution import Solution, as_fields
 from widefield.question import checks
@@ -45,6 +46,9 @@ def save(solution: Solution, path: str | os.PathLike) -> Path:
     """Write ``solution`` to ``path``."""
     import xarray as xr
 
+    lazy = sum(field.nbytes for field in solution.data.data_vars.values() if field.chunks)
+    if lazy:
+        require_memory(COPIES * lazy, "Fields that lie in a store", "Save those that fit, or keep the store.")
     nouns = {f"/{k}": _as_dataset(noun) for k, noun in solution.question.items() if not isinstance(noun, Network)}
     tree = xr.DataTree.from_dict({"/solution": solution.data} | nouns)
     tree.attrs = {
@@ -57,9 +61,12 @@ def save(solution: Solution, path: str | os.PathLike) -> Path:
     return write_atomically(path, content, checksum(content))
 
 
-def checksum(content: Any) -> bytes:
+def checksum(*content: Any) -> bytes:
     """The end of a file that begins with ``content``."""
-    return CHECKSUM % hashlib.sha256(content).hexdigest().encode()
+    digest = hashlib.sha256()
+    for part in content:
+        digest.update(part)
+    return CHECKSUM % digest.hexdigest().encode()
 
 
 def load(path: str | os.PathLike) -> Solution:

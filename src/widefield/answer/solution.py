@@ -79,7 +79,9 @@ class Solution:
         rows = []
         for name, value in self.data.data_vars.items():
             dims = " × ".join(f"{d} {n}" for d, n in value.sizes.items())
-            rows.append(f"    {name:<18} {dims or 'scalar':<44} {_range_of(value.values)}")
+            rows.append(
+                f"    {name:<18} {dims or 'scalar':<44} {'on disk' if value.chunks else _range_of(value.values)}"
+            )
         return "\n".join([str(self.certificate), *map(str, self.question.values()), "  fields", *rows])
 
     def _repr_html_(self) -> str:
@@ -117,7 +119,8 @@ def make_solution(
     import xarray as xr
 
     first = {"state": 0, "layer": 1, "step": 0, "replicate": 0}
-    arrays = {name: (dims, np.asarray(value)) for name, (dims, value) in fields.items()}
+    lazy = lambda value: hasattr(value, "dask")  # noqa: E731  read from a disk when it is used
+    arrays = {name: (dims, v if lazy(v) else np.asarray(v)) for name, (dims, v) in fields.items()}
     sizes = {dim: n for dims, value in arrays.values() for dim, n in zip(dims, value.shape, strict=True)}
     counted = {d: first[d.rstrip("_")] + np.arange(n) for d, n in sizes.items() if d.rstrip("_") in first}
     data = xr.Dataset(arrays, coords=counted | dict(coords or {}))

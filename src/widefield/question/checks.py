@@ -170,9 +170,12 @@ def per_state(name: str, value: Any, length: int, *, tied: bool, positive: bool 
 def path(name: str, value: Any) -> Path:
     """``value`` as the name of a file or folder."""
     try:
-        return Path(value)
+        path = Path(value)
     except TypeError:
-        raise ValueError(f"`{name}` must be the name of a file or folder, got {shown(value)}.") from None
+        path = Path("\0")
+    if "\0" in str(path):
+        raise ValueError(f"`{name}` must be the name of a file or folder, got {shown(value)}.")
+    return path
 
 
 def states(supervised: Any) -> tuple[int, ...] | None:

@@ -1,5 +1,6 @@
 """`widefield.prior`: the question in, kernel matrices with a certificate out."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from time import perf_counter
@@ -20,6 +21,7 @@ from widefield.theories.prior import core
 from widefield.theories.prior.plan import REGRESSION, Plan, make_plan, make_regressions
 from widefield.theories.prior.predictions import Fields, Source, host_matrix, predict
 from widefield.theories.prior.residual import Entries, choose_pairs, residual
+from widefield.theories.prior.stored import stored_prior
 
 PAIRS = ("state", "state_", "sample", "sample_")
 
@@ -34,6 +36,8 @@ def prior(
     quantities: Iterable[str] | None = None,
     rtol: float | None = None,
     dtype: Any = "float64",
+    store: str | os.PathLike | None = None,
+    client: Any = None,
     progress: bool | None = None,
     throw: bool = True,
 ) -> Solution:
@@ -52,6 +56,11 @@ def prior(
 
     ``quantities`` names the fields wanted; by default all that fit in memory, and what is left out is named in the
     certificate. ``noise`` is the variance of the labels' noise.
+
+    With ``store``, a folder, kernels larger than the memory are made and solved in tiles that lie there, by this process
+    or by the workers of ``client`` (a dask.distributed Client), and a call that was ended goes on where it was. It is
+    for readouts at the last state alone; there is also ``ntk_prediction`` (test, output), the mean of networks trained
+    for ever in the linear regime, Θ_*(Θ + noise)⁻¹y. Fields that do not fit in memory are read from the store when used.
 
     Method: closed-form averages or Hermite series, in blocks of samples; ``output`` and ``ntk`` alone cost O(depth·P²)
     time and no memory beyond themselves.
@@ -78,6 +87,10 @@ def prior(
         raise ValueError("`dtype` must be 'float64' at finite times, or for so many noises, got 'float32'.")
     default, floor = (1e-10, 1e-12) if kind == np.float64 else (1e-4, 1e-5)
     rtol = default if rtol is None else checks.tolerance("rtol", rtol, floor, kind.name)
+    if store is not None or client is not None:
+        if time is not None:
+            raise ValueError(f"`time` is not covered with `store`: leave one of them out, got time={checks.shown(time)}.")
+        return stored_prior(network, task, noise, quantities, rtol, kind, store, client, progress, throw)
     plan = make_plan(network, task, quantities, regressions, kind.itemsize)
     x = task.sequences(network.depth, test=plan.tests)
     made = _make(network, task, plan, x.astype(kind, copy=False), rtol, progress)
