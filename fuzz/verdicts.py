@@ -15,7 +15,7 @@ import widefield as wf
 from fuzz.questions import Question
 
 VERDICTS = ("agreed", "refused", "slow", "defect")
-LONGEST = 90  # seconds for a question
+LONGEST = 90  # seconds of the processor for a question, and ten times as many on the clock
 ALPHA = 1e-7  # of a Student test, shared by its entries: an hour asks some thousand of them
 
 
@@ -85,8 +85,10 @@ def outcome(judge: Judge, question: Question) -> tuple[str, str]:
     def stop(*_: Any) -> None:
         raise Slow(f"longer than {LONGEST} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(LONGEST)
+    timers = {signal.SIGALRM: (signal.ITIMER_REAL, 10 * LONGEST), signal.SIGPROF: (signal.ITIMER_PROF, LONGEST)}
+    before = {number: signal.signal(number, stop) for number in timers}
+    for timer, seconds in timers.values():
+        signal.setitimer(timer, seconds)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -97,8 +99,9 @@ def outcome(judge: Judge, question: Question) -> tuple[str, str]:
     except Exception as error:
         return "defect", f"{type(error).__name__}: {error}"
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for number, (timer, _) in timers.items():
+            signal.setitimer(timer, 0)
+            signal.signal(number, before[number])
 
 
 def smaller(q: Question) -> Iterator[Question]:
@@ -127,8 +130,8 @@ def kind(words: str) -> str:
 
 def shrink(judge: Judge, question: Question, words: str, seconds: float) -> tuple[Question, str]:
     """The smallest question that is found to fail in the same way, and its words."""
-    stop, candidates = time.monotonic() + seconds, smaller(question)
-    while time.monotonic() < stop and (candidate := next(candidates, None)):
+    stop, candidates = time.process_time() + seconds, smaller(question)
+    while time.process_time() < stop and (candidate := next(candidates, None)):
         verdict, said = outcome(judge, candidate)
         if verdict == "defect" and kind(said) == kind(words):
             question, words, candidates = candidate, said, smaller(candidate)
