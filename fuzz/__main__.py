@@ -80,10 +80,15 @@ def attack(
     return lines
 
 
+def one_thread() -> None:
+    """For processes that are started after this; on processors, whatever else the machine has."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+
+
 def together(jobs: int, seed: int, hours: float, words: dict[str, Any]) -> None:
     """As many processes, each with one thread, a core and a seed of its own; one that dies takes no other with it."""
-    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    one_thread()
     cores, spawn = sorted(os.sched_getaffinity(0)), multiprocessing.get_context("spawn")
     workers = [
         spawn.Process(target=attack, args=(seed + k, hours), kwargs=words | {"core": cores[k % len(cores)]})
@@ -133,6 +138,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes; each has a seed of its own, from --seed on")
     parser.add_argument("--questions", type=int, default=10**9, help="stop after as many, in each process")
     parser.add_argument("--judge", default="", help="only judges with this in their name")
+    parser.add_argument("--shrink", type=float, default=60.0, help="seconds of the processor for making a defect small")
     parser.add_argument("--out", type=Path, help="a file of JSON lines, to which every verdict is appended at once")
     parser.add_argument("--count", type=Path, nargs="+", help="ask nothing, count such files together")
     options = parser.parse_args()
@@ -141,7 +147,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         out = options.out or Path(folder, "verdicts.jsonl")
         before = len(read([out])) if out.exists() else 0
-        words = {"questions": options.questions, "only": options.judge, "out": out}
+        words = {"questions": options.questions, "only": options.judge, "out": out, "shrinking": options.shrink}
         if options.jobs == 1:
             attack(options.seed, options.hours, **words)
         else:

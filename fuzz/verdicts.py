@@ -40,8 +40,8 @@ class Judge:
     check: Callable[[Question], None]
 
 
-def answer(call: Callable[..., Any], *nouns: Any, **options: Any) -> Any:
-    """The answer; a refusal must name an argument or a status, and success must not hold NaN."""
+def answer(call: Callable[..., Any], *nouns: Any, gaps: bool = False, **options: Any) -> Any:
+    """The answer; a refusal must name an argument or a status, and success must not hold NaN unless it may have ``gaps``."""
     try:
         solution = call(*nouns, progress=False, **options)
     except ValueError as error:
@@ -54,7 +54,7 @@ def answer(call: Callable[..., Any], *nouns: Any, **options: Any) -> Any:
             raise Defect(f"a SolveError that does not say its status: {error}") from error
         raise Refused(f"SolveError: {status.name}") from error
     for name, values in solution.data.data_vars.items():
-        if values.dtype.kind == "f" and np.isnan(values.values).any():
+        if not gaps and values.dtype.kind == "f" and np.isnan(values.values).any():
             raise Defect(f"success with NaN in {name}")
     return solution
 
