@@ -1,6 +1,6 @@
 """Random questions as plain data, so that a failure can be made smaller and printed as a script."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ class Question:
     x: list = field(default_factory=list)
     y: list | None = None
     x_test: list | None = None
+    supervised: tuple[int, ...] | None = None
     training: dict[str, Any] = field(default_factory=dict)
     teacher: dict[str, Any] = field(default_factory=dict)
     call: dict[str, Any] = field(default_factory=dict)
@@ -37,7 +38,7 @@ class Question:
     @property
     def task(self) -> wf.Task:
         y, x_test = (None if part is None else np.array(part) for part in (self.y, self.x_test))
-        return wf.Task(np.array(self.x), y, x_test=x_test)
+        return wf.Task(np.array(self.x), y, self.supervised, x_test=x_test)
 
     @property
     def steps(self) -> wf.Training:
@@ -88,6 +89,17 @@ def inputs(rng: Generator, n: int, depth: int = 1, *, plain: bool = False) -> li
 
 def labels(rng: Generator, n: int, size: float = 1.0) -> list:
     return (size * rng.choice([-1.0, 1.0], n) * rng.uniform(0.5, 1.5, n)).round(3).tolist()
+
+
+def supervised(rng: Generator, q: Question) -> Question:
+    """The same question with several outputs or, where it is recurrent, labels at several states."""
+    n, depth, y = len(q.x), q.network["depth"], np.array(q.y)
+    outputs = int(rng.integers(1, 4))
+    if q.network["kind"] == "RNN" and depth > 1 and chance(rng, 0.6):
+        states = tuple(sorted(int(s) for s in rng.choice(depth, int(rng.integers(2, depth + 1)), replace=False)))
+        y = y[:, None, None] * rng.choice([-1.0, 1.0, 0.5], (n, len(states), outputs))
+        return replace(q, y=y.round(3).tolist(), supervised=states)
+    return replace(q, y=(y[:, None] * rng.choice([-1.0, 1.0, 0.5], (n, max(2, outputs)))).round(3).tolist())
 
 
 def training(rng: Generator, n: int, depth: int, protocols: bool = True) -> dict[str, Any]:

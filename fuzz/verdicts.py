@@ -15,7 +15,7 @@ import widefield as wf
 from fuzz.questions import Question
 
 VERDICTS = ("agreed", "refused", "slow", "defect")
-LONGEST = 90  # seconds for a question
+LONGEST = 90  # seconds of the processor for a question, and ten times as many on the clock
 ALPHA = 1e-7  # of a Student test, shared by its entries: an hour asks some thousand of them
 
 
@@ -40,8 +40,8 @@ class Judge:
     check: Callable[[Question], None]
 
 
-def answer(call: Callable[..., Any], *nouns: Any, **options: Any) -> Any:
-    """The answer; a refusal must name an argument or a status, and success must not hold NaN."""
+def answer(call: Callable[..., Any], *nouns: Any, gaps: bool = False, **options: Any) -> Any:
+    """The answer; a refusal must name an argument or a status, and success must not hold NaN unless it may have ``gaps``."""
     try:
         solution = call(*nouns, progress=False, **options)
     except ValueError as error:
@@ -54,7 +54,7 @@ def answer(call: Callable[..., Any], *nouns: Any, **options: Any) -> Any:
             raise Defect(f"a SolveError that does not say its status: {error}") from error
         raise Refused(f"SolveError: {status.name}") from error
     for name, values in solution.data.data_vars.items():
-        if values.dtype.kind == "f" and np.isnan(values.values).any():
+        if not gaps and values.dtype.kind == "f" and np.isnan(values.values).any():
             raise Defect(f"success with NaN in {name}")
     return solution
 
@@ -85,8 +85,10 @@ def outcome(judge: Judge, question: Question) -> tuple[str, str]:
     def stop(*_: Any) -> None:
         raise Slow(f"longer than {LONGEST} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(LONGEST)
+    timers = {signal.SIGALRM: (signal.ITIMER_REAL, 10 * LONGEST), signal.SIGPROF: (signal.ITIMER_PROF, LONGEST)}
+    before = {number: signal.signal(number, stop) for number in timers}
+    for timer, seconds in timers.values():
+        signal.setitimer(timer, seconds)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -97,8 +99,9 @@ def outcome(judge: Judge, question: Question) -> tuple[str, str]:
     except Exception as error:
         return "defect", f"{type(error).__name__}: {error}"
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for number, (timer, _) in timers.items():
+            signal.setitimer(timer, 0)
+            signal.signal(number, before[number])
 
 
 def smaller(q: Question) -> Iterator[Question]:
@@ -127,8 +130,8 @@ def kind(words: str) -> str:
 
 def shrink(judge: Judge, question: Question, words: str, seconds: float) -> tuple[Question, str]:
     """The smallest question that is found to fail in the same way, and its words."""
-    stop, candidates = time.monotonic() + seconds, smaller(question)
-    while time.monotonic() < stop and (candidate := next(candidates, None)):
+    stop, candidates = time.process_time() + seconds, smaller(question)
+    while time.process_time() < stop and (candidate := next(candidates, None)):
         verdict, said = outcome(judge, candidate)
         if verdict == "defect" and kind(said) == kind(words):
             question, words, candidates = candidate, said, smaller(candidate)

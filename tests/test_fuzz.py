@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import widefield as wf
-from fuzz.__main__ import attack
+from fuzz.__main__ import attack, read, table
 from fuzz.judges import TABLE, prior
 from fuzz.quadrature import average, functions
 from fuzz.questions import Question
@@ -14,10 +14,11 @@ CHEAP = ("finite width, closed forms", "posterior, by hand", "proportional, lazy
 
 
 @pytest.mark.parametrize("name", CHEAP)
-def test_a_few_questions_are_answered_or_refused(name, capsys):
-    counts = attack(7, 1.0, questions=4, only=name)
-    assert counts.total() == 4 and set(counts) <= {(name, verdict) for verdict in VERDICTS[:3]}
-    assert name in capsys.readouterr().out
+def test_a_few_questions_are_answered_or_refused_and_kept(name, tmp_path):
+    lines = attack(7, 1.0, questions=2, only=name, out=tmp_path / "verdicts.jsonl")
+    assert [line["judge"] for line in lines] == [name] * 2 and {line["verdict"] for line in lines} <= set(VERDICTS[:3])
+    kept = read([tmp_path / "verdicts.jsonl"])
+    assert table(kept) == table(lines) and table(kept[:-1]).splitlines()[2].split()[-2] == "1", "one is asked, no more"
 
 
 def test_every_judge_draws_the_same_question_twice():

@@ -13,6 +13,7 @@ from fuzz.questions import Question
 from fuzz.verdicts import Defect, answer, close, student
 
 SOME = ("linear", "tanh", "erf", "relu", "sin", "gelu", "np.tanh(z) + 0.3 * z")
+CURVED = ("tanh", "erf", "relu", "sin")
 BATCHES, SEEDS = 8, 12  # of paths, from which a standard error is made: its z is Student's
 
 
@@ -22,40 +23,74 @@ def draw(
     words, n = ask.network(rng, depths, activations, 1.5) | {"readout_bias_variance": 0.0}, int(rng.integers(1, 4))
     steps = ask.training(rng, n, words["depth"], protocols) | changed
     x = np.clip(ask.inputs(rng, n, words["depth"], plain=not protocols or ask.chance(rng, 0.7)), -2, 2)
-    y = np.sign(ask.labels(rng, n)).tolist() if steps.get("loss") == "logistic" else ask.labels(rng, n)
     x_test = (x[:1] / 2).tolist() if ask.chance(rng, 0.3) else None
-    return Question(words, x.tolist(), y, x_test, training=steps)
+    q = Question(words, x.tolist(), ask.labels(rng, n), x_test, training=steps)
+    q = ask.supervised(rng, q) if protocols and ask.chance(rng, 0.3) else q
+    return replace(q, y=np.sign(q.y).tolist()) if steps.get("loss") == "logistic" else q
+
+
+def draw_noisy(rng: np.random.Generator) -> Question:
+    """Long enough for noise, decay and momentum to be seen."""
+    q, steps = draw(rng, CURVED, (1, 2), protocols=False), 12
+    words = {"rate": ask.spread(rng, 0.15, 0.5) / (len(q.x) * (q.network["depth"] + 1)), "steps": steps}
+    words |= {"richness": ask.spread(rng, 0.3, 2.0)}
+    some = {"temperature": ask.spread(rng, 0.1, 1.0), "weight_decay": ask.spread(rng, 0.3, 2.0)}
+    some |= {"momentum_time": words["rate"] * ask.spread(rng, 2.0, 6.0)}
+    kept = [name for name in some if ask.chance(rng, 0.6)] or ["temperature"]
+    return replace(q, x_test=None, training=words | {name: some[name] for name in kept})
 
 
 def solve(q: Question, task: wf.Task | None = None, training: wf.Training | None = None, **options: Any) -> wf.Solution:
     """Sampled paths take what they get: errors are stated, and that is what is judged."""
     if q.network["activation"] != "linear" and "method" not in options:
         options = {"paths": 1024, "rtol": 0.9} | options
-    wanted = ("prediction", "test_prediction") if (task or q.task).x_test is not None else ("prediction",)
+    tested = ("test_prediction",) if (task or q.task).x_test is not None else ()
+    options = {"quantities": ("prediction", *tested)} | options
     nouns = options.pop("net", q.net), task or q.task, training or q.steps
-    return answer(wf.dynamics, *nouns, quantities=wanted, **options)
+    return answer(wf.dynamics, *nouns, **options)
 
 
 def stated(found: wf.Solution, name: str = "prediction") -> tuple[Any, float]:
     """Standard error of a field, and what the certificate states of the rest."""
     values = found.data[name].values
     stderr = found.data[f"{name}_stderr"].values if f"{name}_stderr" in found.data else 0.0
-    return stderr, (found.certificate.error or 0.0) * np.sqrt(np.mean(values**2, axis=(1, 2)).max())
+    return stderr, (found.certificate.error or 0.0) * np.sqrt(
+        np.mean(values**2, axis=tuple(range(1, values.ndim))).max()
+    )
 
 
 def networks(q: Question) -> None:
-    """Every protocol: outputs of networks of two widths, less the initial ones, 2 · wide − narrow."""
-    training = replace(q.steps, centered=True)
-    found = solve(q, training=training)
-    many = {"replicates": 128, "quantities": ("prediction",)}
+    """Every protocol: networks of two widths, 2 · wide − narrow: outputs less the initial ones, entry by entry.
+
+    Their average along the labels, and the mean diagonal of the tangent kernel, are single numbers that scatter less.
+    """
+    training, kernel = replace(q.steps, centered=True), not (q.supervised or np.ndim(q.y) > 1)
+    wanted = ("prediction", "ntk") if kernel else ("prediction",)
+    found, many = solve(q, training=training, quantities=wanted), {"replicates": 512, "quantities": wanted}
     nouns = q.net, q.task, training
-    wide, narrow = (
-        answer(wf.simulate.dynamics, *nouns, width=n, seed=q.seed + n, **many).prediction.values for n in (192, 96)
-    )
-    theory, (stderr, bound) = found.prediction.values, stated(found)
-    offset = np.abs(wide.mean(0) - narrow.mean(0)).max()
-    next_order = offset**2 / (np.abs(theory).max() + 1e-12) + offset / 10
-    student("prediction", theory, 2 * wide - narrow, stderr=stderr, bound=bound + next_order)
+    wide, narrow = (answer(wf.simulate.dynamics, *nouns, width=n, seed=q.seed + n, **many) for n in (128, 64))
+    y = q.task.labels().swapaxes(0, 1)  # state, sample, output: as predictions have them
+    y = y if q.supervised and len(q.supervised) > 1 else y[0]
+    statistics = {
+        "prediction": lambda s: s.prediction.values,
+        "along the labels": lambda s: (
+            np.mean(s.prediction.values * y, axis=tuple(range(-1 - y.ndim, 0))) / np.mean(y**2)
+        ),
+        "tangent kernel": lambda s: np.mean(
+            np.diagonal(s.ntk.values[..., 1:, :, :], axis1=-2, axis2=-1), axis=(-2, -1)
+        ),
+    }
+    stderr, bound = stated(found)
+    kernel_error = float(found.ntk_stderr.mean()) if "ntk_stderr" in found.data else 0.0
+    errors = {"prediction": (stderr, bound), "along the labels": (0.0, bound / np.sqrt(np.mean(y**2)))}
+    errors["tangent kernel"] = (2 * kernel_error, 0.0)
+    for name, statistic in statistics.items():
+        if kernel or name != "tangent kernel":
+            theory, large, small = statistic(found), statistic(wide), statistic(narrow)
+            offset = np.abs(large.mean(0) - small.mean(0)).max()
+            next_order = offset**2 / (np.abs(theory).max() + 1e-12) + offset / 10
+            stderr, bound = errors[name]
+            student(name, theory, 2 * large - small, stderr=stderr, bound=bound + next_order)
 
 
 def lazy(q: Question) -> None:
@@ -93,9 +128,10 @@ def changed(q: Question) -> None:
     x, y, plain = q.task.x, q.task.y, solve(q)
     f = plain.prediction.values
     limit = 2 * stated(plain)[1] + 1e-7 * np.abs(f).max() + 1e-12
-    close("in another order", solve(q, wf.Task(x[::-1], y[::-1])).prediction.values[:, ::-1], f, limit)
-    close("of opposite labels", -solve(q, wf.Task(x, -y)).prediction.values, f, limit)
-    close("with a test input", solve(q, wf.Task(x, y, x_test=x[:1] / 2)).prediction.values, f, limit)
+    ask_again = lambda x, y, **test: solve(q, wf.Task(x, y, q.supervised, **test)).prediction.values  # noqa: E731
+    close("in another order", ask_again(x[::-1], y[::-1])[..., ::-1, :], f, limit)
+    close("of opposite labels", -ask_again(x, -y), f, limit)
+    close("with a test input", ask_again(x, y, x_test=x[:1] / 2), f, limit)
     if q.net.depth == 1:
         tied = replace(q.net, weights="tied", biases="tied", inputs="tied")
         close("one state", solve(q, net=tied).prediction.values, f, limit)

@@ -6,7 +6,7 @@ import scipy.stats
 
 import widefield as wf
 from tests.dynamics.question import predict
-from widefield.theories.dynamics.memory import N_BATCHES
+from widefield.theories.dynamics.curves import N_BATCHES
 
 SEEDS, RARE = 16, 1e-4
 RNG = np.random.default_rng(1)
@@ -44,10 +44,11 @@ def test_standard_errors_are_what_seeds_scatter(runs, field):
     assert np.all(away < scipy.stats.t.isf(rare / 2, N_BATCHES - 1))
 
 
-def test_the_error_of_the_certificate_is_one_standard_error(runs):
-    """As the page says: the true error of the worst output is below it in a quarter of runs or more, and below thrice it in all."""
+def test_the_error_of_the_certificate_covers_the_truth(runs):
+    """In nearly all runs, as 95 % say (fewer than 11 of 16 has a chance of 1e-4); a third of it would not."""
     some, best = runs
     truth = best.prediction.values
-    size = np.sqrt(np.mean(truth**2, axis=(1, 2)).max())
-    ratio = [np.abs(one.prediction.values - truth).max() / size / one.certificate.error for one in some]
-    assert np.mean(np.array(ratio) <= 1) >= 0.25 and max(ratio) < 3
+    norm = lambda f: np.sqrt(np.mean(f**2, axis=(1, 2)).max())  # noqa: E731
+    ratio = np.array([norm(one.prediction.values - truth) / norm(truth) / one.certificate.error for one in some])
+    least = scipy.stats.binom.ppf(RARE, SEEDS, 0.95)
+    assert np.sum(ratio <= 1) >= least > np.sum(ratio <= 1 / 3)

@@ -5,10 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from widefield.answer.certificate import Check, Status, derive_status
 
 MOST_CORRECTION = 0.5  # a term of order richness² beyond this share of the leading one makes an expansion inaccurate
+N_BATCHES = 8  # of paths
+LIMIT = float(stats.t.ppf(0.975, N_BATCHES - 1))  # of a mean over them, in standard errors
 ORTHONORMAL = 1e-6  # directions further from an orthonormal set than this make the result inaccurate
 
 
@@ -91,13 +94,17 @@ def widened(estimate: Estimate, share: float, n_rows: int = 1) -> Estimate:
 
 
 def relative_error(prediction: Estimate, readouts: tuple[int, ...], bias: Any = 0.0, least: float = 1e-300) -> float:
-    """The largest standard error of an output of the ``readouts``, with its ``bias``, relative to the `size` of outputs."""
-    states = list(readouts)
-    if not np.isfinite(prediction.value).all():
+    """Two-sided 95 % limit of how far outputs of the ``readouts`` are off, with their ``bias``, relative to their `size`.
+
+    Both are root mean squares at the step where they are largest. Student's limit is that of one direction of outputs; a
+    norm over several scatters less.
+    """
+    outputs, states = prediction.value, list(readouts)
+    if not np.isfinite(outputs).all():
         return np.inf
-    error = bias if prediction.stderr is None else prediction.stderr + bias
-    error = np.broadcast_to(error, prediction.value.shape)
-    return float(error[:, states].max()) / size(prediction.value[:, states], least)
+    chance = 0.0 if prediction.stderr is None else LIMIT * size(prediction.stderr[:, states], 0.0)
+    bias = np.broadcast_to(bias, outputs.shape)[:, states]
+    return (chance + size(bias, 0.0)) / size(outputs[:, states], least)
 
 
 def size(outputs: np.ndarray, least: float) -> float:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from widefield.answer.boundary import describe_bytes, memory_budget
+from widefield.theories.dynamics.curves import N_BATCHES
 from widefield.theories.dynamics.march import batch, responses
 from widefield.theories.dynamics.problem import PER_STEP, Problem
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 KERNELS, DRAWN = ("feature_kernel", "gradient_kernel"), ("preactivation", "pregradient")
 COMPILED = 1.5e8  # bytes that compilations take
 LEAST_PATHS = 64  # that can be asked for
-N_BATCHES = 8
 COPIES = 3 * N_BATCHES + 2  # of an average over batches: theirs, stacked, and their distances from the mean
 LEVELS = 6  # richnesses at which orders are measured
 FIRST_PATHS, BLOCK = 1024, 8192  # paths at first; nodes whose whole history is held at once

@@ -70,7 +70,7 @@ def posterior(
     Method: linear networks by minimization from several starts, others by Anderson iteration of the saddle.
     Error: the residual is that of the saddle-point equations where H is the identity, on a finer grid, or on fresh
     draws; ``rtol`` bounds it and the error estimate, by default 1e-10, 1e-7 and 1e-2. Sampled fields have
-    ``<name>_stderr``; with ``paths`` and without ``rtol`` these are all that is promised, and the fresh residual must lie
+    ``<name>_stderr``, and their ``error`` is a 95 % limit, that of the worst entry relative to the prior's scale; with ``paths`` and without ``rtol`` these are all that is promised, and the fresh residual must lie
     within four of them. Perturbative kernels satisfy the recursions to 1e-10, and the first term that is left out is at
     most ``rtol`` of the kernel, by default 0.5.
     Limits: infinite width at fixed numbers of samples and states; corrections of order 1/N, larger at a transition. The

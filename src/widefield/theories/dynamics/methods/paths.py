@@ -9,6 +9,7 @@ import numpy as np
 from widefield.answer.boundary import memory_budget
 from widefield.theories.dynamics import memory
 from widefield.theories.dynamics.curves import (
+    N_BATCHES,
     Estimate,
     TrainingCurves,
     divergence,
@@ -19,7 +20,7 @@ from widefield.theories.dynamics.curves import (
 from widefield.theories.dynamics.march import kernels, responses
 from widefield.theories.dynamics.march.batch import Arrays, Batch, TooFewPaths, march
 from widefield.theories.dynamics.march.step import gradient_shares
-from widefield.theories.dynamics.memory import DRAWN, FIRST_PATHS, N_BATCHES
+from widefield.theories.dynamics.memory import DRAWN, FIRST_PATHS
 from widefield.theories.dynamics.problem import LEFT_OUT, Problem
 from widefield.theories.dynamics.request import AVERAGED, Request, compiling
 

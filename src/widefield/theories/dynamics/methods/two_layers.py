@@ -20,11 +20,11 @@ import numpy as np
 from jax import Array
 
 from widefield.answer.boundary import memory_budget
-from widefield.theories.dynamics.curves import Estimate, TrainingCurves, divergence, size, to_the_end
+from widefield.theories.dynamics.curves import N_BATCHES, Estimate, TrainingCurves, divergence, size, to_the_end
 from widefield.theories.dynamics.march import kernels, noise
 from widefield.theories.dynamics.march.batch import SiteValues, diverges
 from widefield.theories.dynamics.march.step import Physics, initial_scales, label_alignment
-from widefield.theories.dynamics.memory import BLOCK, DRAWN, FIRST_PATHS, KERNELS, N_BATCHES
+from widefield.theories.dynamics.memory import BLOCK, DRAWN, FIRST_PATHS, KERNELS
 from widefield.theories.dynamics.methods.nodes import HOMOGENEOUS, MOST_DIMENSIONS, Rule, rules
 from widefield.theories.dynamics.problem import Problem, total_loss
 from widefield.theories.dynamics.request import DETERMINISTIC_RTOL, Request, compiling

@@ -37,7 +37,7 @@ RTOLS = {
 }  # fmt: skip
 SAMPLED_RTOLS = {"posterior": 1e-2, "transition": 5e-2}
 USABLE = 1e-3  # error of an order parameter, relative to it, with which a branch is still followed
-USABLE_SAMPLED = 0.2  # the same for sampled branches
+USABLE_SAMPLED = 0.4  # the same for sampled branches, whose errors are 95 % limits
 N_REPLICAS = 8  # independent sets of draws behind a sampled instability
 SLOPE = 0.02  # relative distance over which a sampled eigenvalue is differentiated
 SOFT = 1e-6  # a map eigenvalue this close to 1 is marginal

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from scipy import stats
 
 from widefield.answer.boundary import x64
 from widefield.answer.certificate import Status
@@ -31,6 +32,7 @@ MAX_DRAWS, FIRST_DRAWS = 1 << 20, 1 << 14
 COLLAPSED = 0.05  # effective share of importance draws
 TRUSTED = 0.4  # effective share of reweighted draws
 ROUNDS = 12  # of annealing and reweighting
+LIMIT = float(stats.t.ppf(0.975, 15))  # 95 %, of a mean over 16 batches, in standard errors
 DEVIATION = 4.0  # rms of fresh residuals in standard errors, beyond which the errors are not believed
 FRESH = 1_000_003  # between the seeds of draws that are solved on and of those that judge
 
@@ -207,7 +209,7 @@ def _judge(
     noise = np.hypot(scatter.std(axis=0, ddof=1), other.std(axis=0, ddof=1)) / root
     deviation = float(np.sqrt(np.mean((gap / np.where(noise > 0, noise, np.inf)) ** 2)))
     residual = float(np.max(np.abs(gap))) / unit
-    enough = options.n_paths is not None or np.maximum(np.max(error) / unit, residual) <= options.sampling_rtol
+    enough = options.n_paths is not None or np.maximum(LIMIT * np.max(error) / unit, residual) <= options.sampling_rtol
     status = Status.success if deviation <= DEVIATION and enough else Status.inaccurate
     return _Solved(here, vector, status, steps, error, residual, deviation, jacobian, ess)
 
@@ -237,7 +239,7 @@ def _finish(problem: Problem, setup: _Setup, integration: str, solved: _Solved, 
         free_energy_stderr=float(jnp.std(batches, ddof=1) / np.sqrt(len(batches))) if len(batches) > 1 else 0.0,
         residual=solved.residual,
         deviation=solved.deviation,
-        error=float(np.max(solved.error)) / unit_of(solved.vector),
+        error=(1.0 if integration == "quadrature" else LIMIT) * float(np.max(solved.error)) / unit_of(solved.vector),
         mu=mu,
         stability=1 - mu,
         ess=solved.ess,

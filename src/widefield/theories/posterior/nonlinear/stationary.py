@@ -29,8 +29,8 @@ SPREAD = 4.0  # standard errors of an adjacent correlation that sampling alone m
 
 @dataclass(frozen=True)
 class SaddleOptions:
-    """``rtol`` bounds residual and grid error in units of the prior's scale, ``sampling_rtol`` the standard error of
-    sampled order parameters: draws are added until it is met, or ``n_paths`` of them are taken as they are."""
+    """``rtol`` bounds residual and grid error in units of the prior's scale, ``sampling_rtol`` the 95 % limit on every
+    sampled order parameter: draws are added until it is met, or ``n_paths`` of them are taken as they are."""
 
     rtol: float = 1e-7
     sampling_rtol: float = 1e-2
