@@ -258,6 +258,12 @@ REGULARIZED = Row(
     options={"rtol": 1e-3}, fails=Case({"step": 3}, Status.inaccurate), large=GIVEN,
 )  # fmt: skip
 
+SWEEP = Row(
+    "sweep", wf.sweep, {"call": "prior", "network": TIED, "task": LABELED}, "noise",
+    options={"over": {"network.weight_variance": [0.5, 1.0]}, "noise": 0.1},
+    fails="a point that fails is a status: tests/sweep", large=Case({"task": MANY, "quantities": "hidden"}, "hidden"),
+)  # fmt: skip
+
 # Finite networks.
 
 SIMULATED_PRIOR = Row(

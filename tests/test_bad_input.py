@@ -47,7 +47,7 @@ VALUES = {
 }
 NEVER = {"text", "nan", "complex", "object", "ragged", "masked", "tracer"}  # cannot be meant: an answer is an offense
 TEXT = {("Activation", "name"), ("Activation", "source"), ("Solution.save", "path"), ("Solution.plot", "path")}
-TEXT |= {("cache_compilations", "folder"), ("prior", "store")}
+TEXT |= {("cache_compilations", "folder"), ("prior", "store"), ("sweep", "store")}
 NOT_MADE_BY_USERS = {"Certificate", "Check", "Solution", "SolveError", "Status", "Transition"}
 NAN_MEANS = {"criticality": {"vertex_limit"}, "depth_limit": {"correlation"}}  # a limit not fitted, a point that is not
 SLOW = {("gaussian.expectation", "variance", "1e300"), ("gaussian.expectation", "variance_", "1e300")}

@@ -34,6 +34,7 @@ from .question.network import ResNet as ResNet
 from .question.task import Task as Task
 from .question.teacher import Teacher as Teacher
 from .question.training import Training as Training
+from .sweep import sweep as sweep
 from .theories.dynamics import (
     dynamics as dynamics,
 )

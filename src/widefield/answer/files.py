@@ -9,7 +9,8 @@ import json
 import os
 import re
 import secrets
-from contextlib import suppress
+import sys
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -57,8 +58,17 @@ def save(solution: Solution, path: str | os.PathLike) -> Path:
         "certificate": json.dumps(_certificate_dict(solution.certificate)),
         "network": json.dumps(network_dict(solution.network)),
     }
-    content = tree.to_netcdf(engine="h5netcdf")  # in memory: HDF5 that fails to write to a disk ends the interpreter
+    with _without_cluster():
+        content = tree.to_netcdf(
+            engine="h5netcdf"
+        )  # in memory: HDF5 that fails to write to a disk ends the interpreter
     return write_atomically(path, content, checksum(content))
+
+
+def _without_cluster() -> AbstractContextManager[object]:
+    """Where a client of dask is at work, xarray would ask its cluster for a lock on every array."""
+    dask = sys.modules.get("dask")
+    return nullcontext() if dask is None else dask.config.set(scheduler="synchronous")
 
 
 def checksum(*content: Any) -> bytes:

@@ -14,8 +14,8 @@ Update = Callable[[float, float, str], None]  # how much is done, of how much, a
 
 
 @contextmanager
-def bar(title: str, total: int, shown: bool | None, seconds: float) -> Iterator[Callable[[int], None]]:
-    """Yields a function to call with the number of items finished.
+def bar(title: str, total: int, shown: bool | None, seconds: float) -> Iterator[Callable[..., None]]:
+    """Yields a function to call with the number of items finished and, where it is to change, the title.
 
     ``shown=None`` shows the bar on an interactive terminal when the run is estimated to take more than `LONG` seconds.
     """
@@ -25,7 +25,7 @@ def bar(title: str, total: int, shown: bool | None, seconds: float) -> Iterator[
         checks.flag("progress", shown)
     done = 0
 
-    def advance(finished: int) -> None:
+    def advance(finished: int, title: str = title) -> None:
         nonlocal done
         done += finished
         update(done, total, title)
@@ -76,11 +76,15 @@ class _Lines:
     """How far it is, once in a while."""
 
     def __init__(self, console):
-        self.console, self.told, self.line = console, time.monotonic(), ""
+        self.console, self.told, self.line, self.done = console, time.monotonic(), "", 0.0
 
     def __call__(self, done: float, total: float, what: str) -> None:
         self.line = f"{what}: {done:g}/{total:g}"
-        if time.monotonic() - self.told >= PAUSE:
+        since = time.monotonic() - self.told
+        if since >= PAUSE:
+            if self.done < done < total:
+                self.line += f", about {since * (total - done) / (done - self.done):.0f} s left"
+            self.done = done
             self.tell()
 
     def tell(self) -> None:
