@@ -62,12 +62,7 @@ def prior(
     Limits: infinite width; finite networks differ at order 1/width, deep relu recurrent ones by much more.
     """
     start = time.perf_counter()
-    if not isinstance(network, Network):
-        given = type(network).__name__
-        raise ValueError(f"`network` must be a widefield Network such as widefield.RNN(...), got {given}.")
     network.refuse_branch("prior")
-    if not isinstance(task, Task):
-        raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
     noise = checks.nonnegative("noise", noise)
     if isinstance(quantities, Iterable) and not isinstance(quantities, str):
         quantities = tuple(quantities)  # an iterator can be read once
