@@ -1,11 +1,14 @@
 """Files: one NetCDF file gives back the arrays, the certificate and the whole question, or is refused.
 
-A file ends with a checksum of everything before it, which other readers of NetCDF and HDF5 pass over. It is read before
-HDF5 sees the file: a damaged one may hang there, or come out as other numbers.
+A file is NetCDF to every other reader. Behind that stand an index of what it holds and where (JSON), the length of the index
+and a checksum of everything before it, which readers of NetCDF and HDF5 pass over. `load` reads these alone: HDF5 that is
+given a damaged or crafted file may hang, crash, allocate, or return other numbers.
 """
 
 import hashlib
+import io
 import json
+import math
 import os
 import re
 import secrets
@@ -36,10 +39,12 @@ except ImportError:  # Windows: what a killed process leaves is not removed
 if TYPE_CHECKING:
     import xarray as xr
 
-FORMAT = "widefield-3"
+FORMAT = "widefield-4"
 NOUNS = {"task": Task, "teacher": Teacher, "training": Training}
 CHECKSUM = b"widefield sha256 %s\n"
 CHECKSUM_SIZE = len(CHECKSUM % bytes(64))
+LENGTH_SIZE = 8  # bytes of the length of the index
+KINDS = "biufcU"  # of arrays: numbers, words
 PART = 2**24  # bytes that are read or written at once
 
 
@@ -47,22 +52,24 @@ def save(solution: Solution, path: str | os.PathLike) -> Path:
     """Write ``solution`` to ``path``."""
     import xarray as xr
 
-    lazy = sum(field.nbytes for field in solution.data.data_vars.values() if field.chunks)
-    if lazy:
-        require_memory(COPIES * lazy, "Fields that lie in a store", "Save those that fit, or keep the store.")
-    nouns = {f"/{k}": _as_dataset(noun) for k, noun in solution.question.items() if not isinstance(noun, Network)}
-    tree = xr.DataTree.from_dict({"/solution": solution.data} | nouns)
-    tree.attrs = {
+    path = checks.path("path", path)
+    require_memory(
+        COPIES * solution.data.nbytes, "A file that is made in memory, and its fields,", "Save fewer fields."
+    )
+    nouns = {k: _as_dataset(noun) for k, noun in solution.question.items() if not isinstance(noun, Network)}
+    groups = {"solution": solution.data} | nouns
+    tree = xr.DataTree.from_dict({f"/{name}": group for name, group in groups.items()})
+    stated = {
         "format": FORMAT,
-        "fields": json.dumps([str(name) for name in solution.data.data_vars]),
-        "certificate": json.dumps(_certificate_dict(solution.certificate)),
-        "network": json.dumps(network_dict(solution.network)),
+        "certificate": _certificate_dict(solution.certificate),
+        "network": network_dict(solution.network),
     }
+    tree.attrs = {"format": FORMAT} | {name: json.dumps(stated[name]) for name in ("certificate", "network")}
     with _without_cluster():
-        content = tree.to_netcdf(
-            engine="h5netcdf"
-        )  # in memory: HDF5 that fails to write to a disk ends the interpreter
-    return write_atomically(path, content, checksum(content))
+        netcdf = tree.to_netcdf(engine="h5netcdf")  # in memory: HDF5 that fails to write to a disk ends the interpreter
+        places, rest = _places(netcdf, groups)
+    index = json.dumps(stated | {"groups": places}, default=lambda value: np.asarray(value).tolist()).encode()
+    return write_atomically(path, *sealed(netcdf, *rest, index, len(index).to_bytes(LENGTH_SIZE, "little")))
 
 
 def _without_cluster() -> AbstractContextManager[object]:
@@ -79,34 +86,69 @@ def checksum(*content: Any) -> bytes:
     return CHECKSUM % digest.hexdigest().encode()
 
 
+def sealed(*content: Any) -> tuple[Any, ...]:
+    """``content`` and the checksum that ends a file of it."""
+    return (*content, checksum(*content))
+
+
+def _places(netcdf: memoryview, groups: "dict[str, xr.Dataset]") -> tuple[dict[str, Any], list[bytes]]:
+    """Where every array lies, and the bytes of those that NetCDF stores in another form than NumPy, which come behind it."""
+    import h5py
+
+    rest: list[bytes] = []
+    end = len(netcdf)
+    places: dict[str, Any] = {}
+    with h5py.File(io.BytesIO(netcdf), "r") as file:
+        for group, data in groups.items():
+            arrays = {}
+            for name, variable in data.variables.items():
+                values = np.asarray(variable.values, str if variable.dtype.kind == "O" else None)
+                offset = _offset(file[group].get(str(name)), netcdf, values)
+                if offset is None:
+                    rest.append(values.tobytes())
+                    offset, end = end, end + values.nbytes
+                place = {"dims": variable.dims, "dtype": values.dtype.str, "shape": values.shape, "offset": offset}
+                arrays[str(name)] = place | {"attrs": dict(variable.attrs), "field": name in data.data_vars}
+            places[group] = {"arrays": arrays, "attrs": dict(data.attrs)}
+    return places, rest
+
+
+def _offset(stored: Any, netcdf: memoryview, values: np.ndarray) -> int | None:
+    """Where the bytes of ``values`` begin in ``netcdf``, if they are there as they are."""
+    if values.size == 0 or getattr(stored, "dtype", None) != values.dtype or stored.shape != values.shape:
+        return None
+    offset = stored.id.get_offset()
+    if offset is None or netcdf[offset : offset + values.nbytes] != _bytes_of(values):
+        return None
+    return offset
+
+
+def _bytes_of(values: np.ndarray) -> np.ndarray:
+    """The bytes of an array; its own, where it is contiguous."""
+    return np.ascontiguousarray(values).reshape(-1).view("u1")
+
+
 def load(path: str | os.PathLike) -> Solution:
     """Read a file written by `Solution.save`; a file that is damaged, cut off or of another kind is a ValueError.
 
-    Nothing in a file is executed, and no more memory is taken than the file is large.
+    Nothing in a file is executed, and arrays take no more memory than the file is large.
     """
-    import xarray as xr
-
     path = checks.path("path", path)
     if not path.is_file():
         raise ValueError(f"`path` must be a file written by Solution.save, but {str(path)!r} is none.")
+    require_memory(path.stat().st_size, f"The fields in {str(path)!r}", "Use a machine with more memory.")
     with open(path, "rb") as file:
-        _verify(file, path)
+        size = _verify(file, path)
         try:
-            _refuse_what_is_not_inside(file)
-            with xr.open_datatree(file, engine="h5netcdf") as tree:
-                groups = {name: child.to_dataset(inherit=False).load() for name, child in tree.children.items()}
-                attrs = dict(tree.attrs)
-            if attrs.get("format") != FORMAT:
-                raise ValueError(f"its format is {attrs.get('format')!r}, not {FORMAT}")
-            return _assemble(groups, attrs)
-        except MemoryError:
+            return _assemble(file, size)
+        except (MemoryError, OSError):
             raise
-        except Exception as error:  # the readers of HDF5, NetCDF and JSON have many kinds
+        except Exception as error:  # what is not as it should be fails in many ways
             raise ValueError(f"`path` is no widefield file that can be read: {str(path)!r} ({error!r}).") from error
 
 
-def _verify(file: BinaryIO, path: Path) -> None:
-    """Compare the content with the checksum at its end."""
+def _verify(file: BinaryIO, path: Path) -> int:
+    """Compare the content with the checksum at its end; the size of the content."""
     size = os.fstat(file.fileno()).st_size - CHECKSUM_SIZE
     file.seek(max(size, 0))
     stated = re.fullmatch(re.escape(CHECKSUM) % b"([0-9a-f]{64})", file.read())
@@ -121,32 +163,7 @@ def _verify(file: BinaryIO, path: Path) -> None:
         digest.update(file.read(min(PART, size - start)))
     if digest.hexdigest().encode() != stated[1]:
         raise ValueError(f"`path` is damaged: {str(path)!r} has other bytes than were written (its checksum differs).")
-    file.seek(0)
-
-
-def _refuse_what_is_not_inside(file: BinaryIO) -> None:
-    """Links to other files, and arrays that are larger than the file."""
-    import h5py
-
-    with h5py.File(file, "r") as root:
-        items = _items(root)
-        items += [item for group in items if isinstance(group, h5py.Group) for item in _items(group)]
-        arrays = [item for item in items if isinstance(item, h5py.Dataset)]
-        if any(array.external or array.is_virtual for array in arrays):
-            raise ValueError("it has arrays in other files")
-        dimension = b"This is a netCDF dimension but not a netCDF variable"
-        stored = [array for array in arrays if not bytes(array.attrs.get("NAME", b"")).startswith(dimension)]
-        if sum(array.size * array.dtype.itemsize for array in stored) > os.fstat(file.fileno()).st_size:
-            raise ValueError("it has arrays that are larger than the file")
-    file.seek(0)
-
-
-def _items(group) -> list[Any]:
-    import h5py
-
-    if not all(isinstance(group.get(name, getlink=True), h5py.HardLink) for name in group):
-        raise ValueError("it has links to other places")
-    return list(group.values())
+    return size
 
 
 def write_atomically(path: str | os.PathLike, *content: Any) -> Path:
@@ -186,7 +203,7 @@ def _scratch(folder: Path) -> tuple[BinaryIO, Path]:
         with suppress(OSError):  # a file system without locks: nobody can remove what is not locked
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX)
-        if os.fstat(file.fileno()).st_nlink:
+        if scratch.exists():
             return file, scratch
         file.close()  # removed by another save before it was locked
 
@@ -198,15 +215,53 @@ def _remove_what_was_left(folder: Path) -> None:
             left.unlink()
 
 
-def _assemble(groups: "dict[str, xr.Dataset]", attrs: dict[Any, Any]) -> Solution:
-    names = json.loads(attrs["fields"])
-    data = as_fields(groups["solution"], names)[names]
-    given: dict[str, Any] = {name: _noun_from(kind, groups[name]) for name, kind in NOUNS.items() if name in groups}
-    certificate, network = (
-        _certificate_from(json.loads(attrs["certificate"])),
-        network_from(json.loads(attrs["network"])),
-    )
+def _assemble(file: BinaryIO, size: int) -> Solution:
+    import xarray as xr
+
+    index = _index(file, size)
+    groups = index["groups"]
+    places = [place for group in groups.values() for place in group["arrays"].values()]
+    if sum(np.dtype(place["dtype"]).itemsize * math.prod(map(abs, place["shape"])) for place in places) > size:
+        raise ValueError("it has arrays that are larger than the file")
+    if not all(0 <= place["offset"] <= size for place in places):
+        raise ValueError("it has arrays outside of the file")
+    arrays = {name: {k: _array(file, place) for k, place in group["arrays"].items()} for name, group in groups.items()}
+    given: dict[str, Any] = {
+        name: _noun_from(kind, arrays[name], groups[name]["attrs"]) for name, kind in NOUNS.items() if name in groups
+    }
+    stored = groups["solution"]
+    variables = {k: (place["dims"], arrays["solution"][k], place["attrs"]) for k, place in stored["arrays"].items()}
+    coordinates = {name: variables.pop(name) for name, place in stored["arrays"].items() if not place["field"]}
+    data = as_fields(xr.Dataset(variables, coordinates, stored["attrs"]), variables)[list(variables)]
+    certificate, network = _certificate_from(index["certificate"]), network_from(index["network"])
     return Solution(data, certificate, network, **given)
+
+
+def _index(file: BinaryIO, size: int) -> dict[str, Any]:
+    file.seek(max(size - LENGTH_SIZE, 0))
+    length = int.from_bytes(file.read(LENGTH_SIZE), "little")
+    if length > size - LENGTH_SIZE:
+        raise ValueError("it has no index")
+    file.seek(size - LENGTH_SIZE - length)
+    index = json.loads(file.read(length))
+    if index["format"] != FORMAT:
+        raise ValueError(f"its format is {index['format']!r}, not {FORMAT}")
+    return index
+
+
+def _array(file: BinaryIO, place: dict[str, Any]) -> np.ndarray:
+    dtype = np.dtype(place["dtype"])
+    if dtype.kind not in KINDS:
+        raise ValueError(f"it has an array of {dtype}")
+    array = np.empty(place["shape"], dtype)
+    if array.size:
+        file.seek(place["offset"])
+        if file.readinto(_bytes_of(array)) != array.nbytes:  # type: ignore[attr-defined]
+            raise ValueError("it has an array that ends behind the file")
+    for kind, code, largest in (("U", "u4", sys.maxunicode), ("b", "u1", 1)):
+        if dtype.kind == kind and _bytes_of(array).view(code).max(initial=0) > largest:
+            raise ValueError(f"it has an array that is no {dtype}")
+    return array
 
 
 def _certificate_dict(certificate: Certificate) -> dict[str, Any]:
@@ -260,9 +315,8 @@ def _as_dataset(noun: Task | Teacher | Training) -> "xr.Dataset":
     return data
 
 
-def _noun_from(kind: type, data: "xr.Dataset") -> Task | Teacher | Training:
-    rest = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(data.attrs["rest"]).items()}
-    stored: dict[str, Any] = {str(name): data[name].values for name in data.data_vars} | rest
+def _noun_from(kind: type, arrays: dict[str, Any], attrs: dict[str, Any]) -> Task | Teacher | Training:
+    stored = arrays | {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(attrs["rest"]).items()}
     if kind is Task:
         notes = stored.pop("notes")
         task = Task(**stored)

@@ -218,9 +218,6 @@ def _is_white(x: np.ndarray) -> bool:
 
 def problem(network: Network, task: Task, training: Training, responses: bool = True) -> Problem:
     """The question, checked."""
-    for name, value, noun in (("network", network, Network), ("task", task, Task), ("training", training, Training)):
-        if not isinstance(value, noun):
-            raise ValueError(f"`{name}` must be a widefield.{noun.__name__}, got {type(value).__name__}.")
     network.refuse_branch("dynamics")
     if network.readout_variance is None:
         raise ValueError("`network` must have a readout (readout_variance) in dynamics: training needs an output.")

@@ -216,13 +216,7 @@ def _refuse(peak: Callable[..., float], question: Question, names: tuple[str, ..
 
 
 def _question(network: Any, task: Any, width: Any, quadruples: Any, rtol: Any, progress: bool | None) -> Question:
-    if not isinstance(network, Network):
-        raise ValueError(
-            f"`network` must be a widefield Network such as widefield.DNN(...), got {type(network).__name__}."
-        )
     network.refuse_branch("finite_width")
-    if not isinstance(task, Task):
-        raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
     try:
         checks.reject_tracers(width=width)
     except ValueError:

@@ -129,11 +129,7 @@ def is_symmetric(problem: Problem) -> bool:
 
 def check(network: Any, task: Any) -> None:
     """Refuse what the posterior does not cover, by name."""
-    if not isinstance(network, Network):
-        raise ValueError(f"`network` must be a widefield.Network (DNN or RNN), got {type(network).__name__}.")
     network.refuse_branch("posterior")
-    if not isinstance(task, Task):
-        raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
     if task.y is None:
         raise ValueError("`task` must have labels `y` for the posterior.")
     for name in ("bias_variance", "readout_bias_variance"):

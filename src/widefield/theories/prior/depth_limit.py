@@ -34,8 +34,6 @@ def depth_limit(network: Network, *, rtol: float = 1e-10, throw: bool = True) ->
     both deep and recurrent networks.
     """
     start = time.perf_counter()
-    if not isinstance(network, Network):
-        raise ValueError(f"`network` must be a widefield Network, got {type(network).__name__}.")
     network.refuse_branch("depth_limit")
     rtol = checks.tolerance("rtol", rtol, 1e-12)
     checks.flag("throw", throw)

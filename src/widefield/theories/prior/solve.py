@@ -70,12 +70,7 @@ def prior(
     Limits: infinite width; finite networks differ at order 1/width, deep relu recurrent ones by much more.
     """
     began = perf_counter()
-    if not isinstance(network, Network):
-        given = type(network).__name__
-        raise ValueError(f"`network` must be a widefield Network such as widefield.RNN(...), got {given}.")
     network.refuse_branch("prior")
-    if not isinstance(task, Task):
-        raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
     regressions = make_regressions(noise, time)
     if isinstance(quantities, Iterable) and not isinstance(quantities, str):
         quantities = tuple(quantities)  # an iterator can be read once
@@ -89,7 +84,9 @@ def prior(
     rtol = default if rtol is None else checks.tolerance("rtol", rtol, floor, kind.name)
     if store is not None or client is not None:
         if time is not None:
-            raise ValueError(f"`time` is not covered with `store`: leave one of them out, got time={checks.shown(time)}.")
+            raise ValueError(
+                f"`time` is not covered with `store`: leave one of them out, got time={checks.shown(time)}."
+            )
         return stored_prior(network, task, noise, quantities, rtol, kind, store, client, progress, throw)
     plan = make_plan(network, task, quantities, regressions, kind.itemsize)
     x = task.sequences(network.depth, test=plan.tests)

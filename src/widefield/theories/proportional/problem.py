@@ -115,8 +115,6 @@ def pose(
     theory: str = "proportional",
 ) -> Problem:
     """The problem that a public call asks; ``ValueError`` names what ``theory`` does not cover."""
-    if not isinstance(network, Network):
-        raise ValueError(f"`network` must be a widefield.Network (DNN or ResNet), got {type(network).__name__}.")
     variances = (network.weight_variances, network.input_variances, network.readout_variance)
     if network.kind == "RNN":
         raise ValueError("`network` must have untied weights: proportional covers DNN and ResNet, got an RNN.")
@@ -128,8 +126,6 @@ def pose(
         raise ValueError("`network` must have weight, input and readout variances 1 in proportional; use `richness`.")
     if network.bias_variances.any() or network.readout_bias_variance:
         raise ValueError("`network` must have no biases (bias_variance=0) in proportional.")
-    if not isinstance(teacher, Teacher):
-        raise ValueError(f"`teacher` must be a widefield.Teacher, got {type(teacher).__name__}.")
     for name, given, instead in (
         ("samples", teacher.samples is not None, "structured data take a `batch` or the population"),
         ("spectrum", teacher.spectrum is not None and len(teacher.spectrum) == 3, "give single modes, not a bulk"),
@@ -164,8 +160,6 @@ def pose(
 
 def check_training(training: Any, theory: str) -> None:
     """Refuse a training that the proportional limit does not cover."""
-    if not isinstance(training, Training):
-        raise ValueError(f"`training` must be a widefield.Training, got {type(training).__name__}.")
     training.refuse(theory, *NOT_COVERED)
     if training.richness == 0 and not training.centered:
         raise ValueError(

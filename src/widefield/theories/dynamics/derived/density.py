@@ -60,7 +60,7 @@ def neuron_density(
     checks.flag("throw", throw)
     if progress is not None:
         checks.flag("progress", progress)
-    question = problem(network, replace(task, x_test=None, y_test=None) if isinstance(task, Task) else task, training)
+    question = problem(network, replace(task, x_test=None, y_test=None), training)
     training.refuse("neuron_density", "momentum_time", "temperature", "initial_scale")
     if network.depth != 1:
         raise ValueError(f"`network` must have depth 1 in neuron_density, got depth {network.depth}.")

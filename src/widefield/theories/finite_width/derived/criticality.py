@@ -117,8 +117,6 @@ def criticality(
 
 
 def _check(network: Any, layers: Any, correlation: Any) -> tuple[int, float]:
-    if not isinstance(network, Network):
-        raise ValueError(f"`network` must be a widefield Network, got {type(network).__name__}.")
     network.refuse_branch("criticality")
     tied = network.weights == "tied" or (network.biases == "tied" and network.bias_variances.any())
     if tied:

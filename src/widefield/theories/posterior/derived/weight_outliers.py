@@ -54,8 +54,6 @@ def weight_outliers(solution: Solution, *, throw: bool = True) -> Solution:
     """
     begun = time.perf_counter()
     check_switches(None, throw)
-    if not isinstance(solution, Solution):
-        raise ValueError(f"`solution` must come from widefield.posterior, got {type(solution).__name__}.")
     network, task = solution.network, solution.task
     if solution.certificate.theory != "posterior" or task is None:
         raise ValueError(f"`solution` must come from widefield.posterior, got {solution.certificate.theory!r}.")

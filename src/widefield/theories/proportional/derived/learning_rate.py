@@ -193,7 +193,7 @@ def _posed(
 ) -> Problem:
     """The problem with a rate of one, which the search replaces; the argument ``name`` gave the width ratio."""
     checks.choice("parameterization", parameterization, PARAMETERIZATIONS)
-    if "width" not in sizes and isinstance(teacher, Teacher) and teacher.spectrum is not None:
+    if "width" not in sizes and teacher.spectrum is not None:
         raise ValueError(f"`spectrum` of the teacher is not covered by {theory}: it has no ratios.")
     if parameterization == "ntk" and not np.isfinite(sizes["width_ratio"]):
         raise ValueError(
@@ -220,8 +220,6 @@ def _values(over: str, values: Any, network: Any, name: str = "values") -> np.nd
     if over == "depth":
         if (points.dtype.kind == "f" and (points != points.round()).any()) or points.max() > DEEPEST:
             raise ValueError(f"`values` must be whole numbers of layers, at most {DEEPEST}, got {values!r}.")
-        if not isinstance(network, Network):
-            raise ValueError(f"`network` must be a widefield.Network (DNN or ResNet), got {type(network).__name__}.")
         if len(set(network.relative_widths)) > 1:
             raise ValueError("`network` must have equal widths when depths are compared.")
         return points.astype(int)

@@ -55,7 +55,7 @@ def loss_exponent(
     """
     start = time.perf_counter()
     check_switches(progress, throw)
-    check_training(replace(training, centered=True) if isinstance(training, Training) else training, "loss_exponent")
+    check_training(replace(training, centered=True), "loss_exponent")
     training.refuse("loss_exponent", "flow")
     beta = checks.nonnegative("source", source, positive=True)
     a = checks.nonnegative("capacity", capacity, positive=True)
