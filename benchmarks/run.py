@@ -18,11 +18,13 @@ import posterior
 import proportional
 import scaling
 import simulation
+import stored
 from cases import CASES
 
 SECTIONS = {
     "scaling": scaling, "simulation": simulation, "arcsine": arcsines, "posterior": posterior,
     "finite-width": finite_width, "proportional": proportional, "dynamics": dynamics, "large": large,
+    "stored": stored,
 }  # fmt: skip
 PEER_FOLDER = Path(__file__).parents[1] / ".benchmarks" / "peer"
 

@@ -5,6 +5,8 @@ import errno
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -162,6 +164,50 @@ def test_two_workers_at_ten_thousand_inputs(tmp_path, monkeypatch):
     whole = call(task=task)
     np.testing.assert_allclose(stored.test_prediction, whole.test_prediction, rtol=1e-9, atol=1e-10)
     assert float(stored.log_evidence) == pytest.approx(float(whole.log_evidence), rel=1e-12)
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+from pathlib import Path
+import numpy as np
+import widefield as wf
+from distributed import Client, LocalCluster
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+
+def main(folder, elsewhere):
+    rng = np.random.default_rng(0)
+    task = wf.Task(rng.normal(size=(3000, 3)), rng.normal(size=3000))
+    client = Client(LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0")) if elsewhere else None
+    call = lambda: wf.prior(wf.DNN(2), task, noise=1.0, quantities="log_evidence", store=folder, client=client)
+    interrupted = []
+
+    def interrupt():
+        while not list(Path(folder).glob("output/*.npy")):
+            time.sleep(0.01)
+        interrupted.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    try:
+        call()
+    except KeyboardInterrupt:
+        print("seconds", time.monotonic() - interrupted[0], len(list(Path(folder).glob("factor-*/*.npy"))))
+    print(call().status)
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2] == "workers")
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("where", ["here", "workers"])
+def test_an_interrupt_is_answered_and_the_same_call_goes_on(where, tmp_path):
+    (tmp_path / "script.py").write_text(INTERRUPTED)
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "kernel"), where]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    words = run.stdout.split()
+    assert words[0] == "seconds" and float(words[1]) < 3 and words[2] == "0" and words[-1] == "success", run.stdout
 
 
 def test_an_answer_that_is_there_is_read(stored, monkeypatch):

@@ -68,12 +68,12 @@ def _on_workers(jobs: Sequence[Job], client: Any, advance: Callable[[int], None]
             futures[job.name].add_done_callback(lambda future, name=job.name: ended.put((name, future)))
         seen = time.monotonic()
         while len(results) < len(jobs):
-            seen = _last_seen(client, seen)
             try:
                 name, future = ended.get(timeout=LOOK)
             except queue.Empty:
+                seen = _last_seen(client, seen)
                 continue
-            results[name] = _result(future)
+            results[name], seen = _result(future), time.monotonic()
             advance(1)
         return results
     except (CancelledError, ClosedClientError, CommClosedError):

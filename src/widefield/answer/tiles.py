@@ -63,7 +63,7 @@ class TileStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, *content, checksum(*content))
         except OSError as error:
-            advice = f"{error.strerror}; what is finished is kept and the same call goes on from there"
+            advice = f"{error.strerror or error}; what is finished is kept and the same call goes on from there"
             raise OSError(error.errno, advice, str(path)) from error
 
     def read(self, name: str) -> tuple[np.ndarray, Known]:

@@ -117,7 +117,8 @@ class StoredRegression:
                 arrays, about = fill(network, x, {"rows": target}, self.kernel.rtol)
                 values = arrays["rows"][:, 0] if self.field == "output" else arrays["rows"]
                 total = total + values.astype(float, copy=False) @ part
-                known = {"error": float(np.maximum(known["error"], about["error"])), "notes": about["notes"]}
+                notes = list(dict.fromkeys([*known["notes"], *about["notes"]]))
+                known = {"error": float(np.maximum(known["error"], about["error"])), "notes": notes}
             return {name: (np.asarray(total), known)}
 
         return self.kernel.store.ensure([name], rows)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,10 +24,8 @@ from widefield.theories.prior.residual import residual
 from widefield.theories.prior.stored.kernel import FIELDS, StoredKernel, Unsolved, keep_rows, open_kernel
 from widefield.theories.prior.stored.regression import TEST_ROWS, StoredRegression
 
-REGRESSIONS = {
-    "output": ("log_evidence", "test_prediction"),
-    "ntk": ("ntk_prediction",),
-}  # what reads a kernel's factor
+REGRESSIONS = {"output": ("log_evidence", "test_prediction"), "ntk": ("ntk_prediction",)}  # what reads the factors
+PAIRS = ("sample", "sample_")
 PREDICTION = {"output": "test_prediction", "ntk": "ntk_prediction"}
 DIMS = {"log_evidence": (), "test_prediction": ("state", "test", "output"), "ntk_prediction": ("test", "output")}
 ON_REQUEST = ("ntk_prediction",)  # takes a factorization of its own
@@ -103,9 +102,10 @@ def _solve(
     kernels = tuple(field for field in FIELDS if field in plan or field in [regression.field for regression in solved])
     n_pairs, entry = len(kernel.pairs), np.dtype(kernel.dtype).itemsize
     sizes = dict.fromkeys(kernels, entry) | dict.fromkeys([regression.factor_name for regression in solved], 8)
-    kernel.store.require_room({name: n_pairs * kernel.tile**2 * size for name, size in sizes.items()})
-    n_jobs = 1 + n_pairs + len(solved) * (n_pairs + 1)
-    n_jobs += (1 - -task.n_test // TEST_ROWS[-1]) * len(set(PREDICTION.values()) & set(plan))
+    room = {name: n_pairs * kernel.tile**2 * size for name, size in sizes.items()}
+    kernel.store.require_room(room | {kernel.inputs: task.x.size * entry})
+    n_predictions, n_blocks = len(set(PREDICTION.values()) & set(plan)), len(range(0, task.n_test, TEST_ROWS[-1]))
+    n_jobs = 1 + n_pairs + len(solved) * (n_pairs + 1) + n_predictions * (n_blocks + 1)
     seconds = 1e-8 * kernel.n_samples**2 * kernel.network.depth + 1e-11 * kernel.n_samples**3 * len(solved)
     with bar("prior", n_jobs, progress, seconds) as advance:
         x = task.sequences(kernel.network.depth).astype(kernel.dtype)
@@ -196,10 +196,14 @@ def _matrices(kernel: StoredKernel, fields: Iterable[str]) -> tuple[dict[str, An
     free, size = memory_budget() // COPIES, kernel.n_samples**2 * np.dtype(kernel.dtype).itemsize
     found, notes = {}, []
     for field in fields:
-        fits = size <= free
-        free -= size * fits
-        found[field] = (("sample", "sample_"), _in_memory(kernel, field) if fits else _on_disk(kernel, field))
-        notes += [] if fits else [f"`{field}` is read from {kernel.store.folder / field} when it is used"]
+        if size <= free:
+            free -= size
+            found[field] = (PAIRS, _in_memory(kernel, field))
+        elif find_spec("dask"):
+            found[field] = (PAIRS, _on_disk(kernel, field))
+            notes.append(f"`{field}` is read from {kernel.store.folder / field} when it is used")
+        else:
+            notes.append(f"`{field}` does not fit in memory; its tiles lie in {kernel.store.folder / field}")
     return found, tuple(notes)
 
 
