@@ -46,11 +46,15 @@ print(peak() - before, sum(sizes[name] for name in quantities))
     [
         (3000, 10, "output", "log_evidence", "test_prediction"),
         pytest.param((500, 2500, "test_covariance"), marks=pytest.mark.full),
+        pytest.param((5000, 10, "test_prediction", "log_evidence"), marks=pytest.mark.full),
+        pytest.param((5000, 10, "ntk_prediction"), marks=pytest.mark.full),
     ],
 )
 def test_memory_is_what_was_predicted(case):
     run = subprocess.run([sys.executable, "-c", PEAK, *map(str, case)], capture_output=True, text=True, check=True)
     used, predicted = map(float, run.stdout.split())
+    if "output" not in case and "test_covariance" not in case:
+        assert used <= 2.5 * 8 * case[0] ** 2, "a kernel is factored where it stands"
     assert predicted / 1.5 <= used <= 1.5 * predicted, f"{used / 1e6:.0f} MB used, {predicted / 1e6:.0f} MB predicted"
 
 

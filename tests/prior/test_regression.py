@@ -1,5 +1,9 @@
 """Regressions against dense textbook formulas made from the kernels of all inputs together."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import scipy.integrate
@@ -32,9 +36,17 @@ def solved(field, supervised, states, labels, noise, net=NET):
     return (rows @ np.linalg.solve(K + noise * np.eye(len(K)), y)).reshape(len(states), len(X_TEST), 2)
 
 
-@pytest.mark.parametrize("make", [wf.RNN, wf.DNN])
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-@pytest.mark.parametrize("supervised", [(2,), (1,), (0, 2)])
+@pytest.mark.parametrize(
+    "make, activation, supervised",
+    [
+        (wf.RNN, "relu", (2,)),
+        (wf.RNN, "relu", (0, 2)),
+        (wf.RNN, "tanh", (1,)),
+        (wf.DNN, "relu", (1,)),
+        (wf.DNN, "relu", (0, 2)),
+        pytest.param(wf.DNN, "tanh", (0, 2), marks=pytest.mark.full),
+    ],
+)
 def test_predictions_are_dense_algebra(make, activation, supervised):
     """Without the covariance of the predictions no row of a test input is stored."""
     net = make(3, activation, weight_variance=1.5, bias_variance=0.2, readout_bias_variance=0.1)
@@ -95,6 +107,18 @@ def test_the_tangent_kernel_predicts_along_the_flow():
     np.testing.assert_allclose(one, exact, rtol=RTOL)
 
 
+def test_a_time_is_that_of_lazy_training():
+    """The lazy limit of the dynamics along the flow, of another theory and solver."""
+    net, task = wf.DNN(2, "erf", weight_variance=1.3), wf.Task(X, Y, x_test=X_TEST)
+    lazy = wf.dynamics(
+        net, task, wf.Training(rate=0.05, steps=20, flow=True), method="lazy", quantities="test_prediction"
+    )
+    found = wf.prior(net, task, time=0.05 * np.arange(21), quantities="ntk_prediction").ntk_prediction
+    allowed = lazy.certificate.error * np.abs(found.values).max()
+    np.testing.assert_allclose(found, lazy.test_prediction, rtol=0, atol=allowed)
+    assert np.abs(found[20] - lazy.test_prediction[19]).max() > allowed, "another time is another prediction"
+
+
 def test_short_times_do_not_ask_for_an_inverse():
     """With a duplicate input and no noise the kernel is singular; a flow of finite time is not."""
     double = wf.Task(np.vstack([X, X[:1]]), np.vstack([Y, Y[:1] + 1]), x_test=X_TEST)
@@ -152,6 +176,30 @@ def test_an_accelerator_sees_a_singular_kernel(accelerator):
     with pytest.raises(wf.SolveError, match="not positive definite"):
         wf.prior(NET, task, quantities="log_evidence")
     assert np.isfinite(wf.prior(NET, task, noise=0.1, quantities="log_evidence").log_evidence)
+
+
+SHARED = """
+import sys, numpy as np, jax, widefield as wf
+assert len(jax.devices()) == 8
+x = np.random.default_rng(4).normal(size=(700, 6))
+task = wf.Task(x[:600], x[:600, :2], x_test=x[600:])
+names = ("output", "ntk", "test_prediction", "ntk_prediction")
+solution = wf.prior(wf.RNN(3, "erf", weight_variance=1.2, bias_variance=0.1), task, noise=0.1, quantities=names)
+np.savez(sys.argv[1], **{name: solution.data[name].values for name in names})
+"""
+
+
+def test_devices_share_the_tiles(tmp_path):
+    """Eight devices give what one gives."""
+    flags = f"--xla_force_host_platform_device_count=8 {os.environ.get('XLA_FLAGS', '')}"
+    subprocess.run(
+        [sys.executable, "-c", SHARED, str(tmp_path / "8.npz")], check=True, env=os.environ | {"XLA_FLAGS": flags}
+    )
+    one = SHARED.replace("== 8", "== 1")
+    exec(one.replace("sys.argv[1]", repr(str(tmp_path / "1.npz"))), {})
+    alone, shared = (np.load(tmp_path / f"{n}.npz") for n in (1, 8))
+    for name in alone:
+        np.testing.assert_allclose(shared[name], alone[name], rtol=0, atol=1e-12 * np.abs(alone[name]).max())
 
 
 def test_single_precision_is_refined_to_the_tolerance():

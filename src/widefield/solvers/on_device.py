@@ -18,7 +18,7 @@ _dot = partial(jnp.matmul, precision="highest")
 
 
 class DeviceMatrix(AbstractMatrix):
-    """On JAX's device; to be filled tile by tile with `write`, upper triangle alone, then `seal`."""
+    """On JAX's device; to be filled with `write`, tile by tile of the upper triangle, then `seal`."""
 
     def __init__(self, n: int, tile: int, dtype: Any):
         self.n, self.tile, self.n_tiles = n, tile, -(-n // tile)
@@ -27,7 +27,7 @@ class DeviceMatrix(AbstractMatrix):
         self.buffer = jnp.zeros((self.n_tiles * tile,) * 2, self.dtype)
 
     def write(self, block: jax.Array, i: int, j: int) -> None:
-        """Put the block of tile ``i``, ``j`` ≥ ``i``; what lies beyond the samples is the identity."""
+        """Put the block of tile ``i``, ``j`` ≥ ``i`` there and beyond the diagonal; past the samples is the identity."""
         self.buffer = _write(self.buffer, block, i, j, self.n)
 
     def seal(self) -> None:
@@ -41,10 +41,9 @@ class DeviceMatrix(AbstractMatrix):
 
     def to_host(self) -> np.ndarray:
         """The whole matrix, before it is factored."""
-        array = np.array(self.buffer)[: self.n, : self.n]
+        array = np.empty((self.n, self.n), self.dtype)
         for start in range(0, self.n, self.tile):
-            stop = start + self.tile
-            array[start:stop, :start] = array[:start, start:stop].T
+            array[start : start + self.tile] = self.buffer[start : min(start + self.tile, self.n), : self.n]
         return array
 
     def factor(self, ridge: float) -> np.ndarray:
@@ -102,6 +101,7 @@ def _write(A, block, i, j, n):
     row, column = (k * tile + jnp.arange(tile) for k in (i, j))
     inside = (row < n)[:, None] & (column < n)[None, :]
     block = jnp.where(inside, block, (row[:, None] == column[None, :]).astype(A.dtype))
+    A = lax.dynamic_update_slice(A, block.T, (j * tile, i * tile))
     return lax.dynamic_update_slice(A, block, (i * tile, j * tile))
 
 

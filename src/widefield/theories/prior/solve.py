@@ -46,16 +46,20 @@ def prior(
     .. math::  C^{ab}_{\alpha\beta} = M^b_{ab}b_a + M^w_{ab}w_a\langle\varphi(h^{a-1}_\alpha)\varphi(h^{b-1}_\beta)\rangle
                + M^u_{ab}\tfrac{u_a}{D}x^a_\alpha\!\cdot x^b_\beta
 
-    Eqs. (prior.2), (prior.3), (prior.4), (prior.5), (prior.6), (prior.7); Segadlo et al. (2022), with one mask each for
+    Eqs. (prior.2), (prior.3), (prior.4), (prior.5), (prior.6), (prior.7), (prior.11); Segadlo et al. (2022), with one mask each for
     weights, biases and inputs.
 
     Returns the fields ``hidden`` C, ``feature`` <φφ> and ``readout`` v<φφ> + b_out over (state, state\_, sample,
     sample\_), ``output`` (the last readout block) and ``ntk`` over (sample, sample\_); where several states are
     supervised ``ntk`` has all states in front. With labels also ``log_evidence``, and with test inputs
-    ``test_prediction`` (state, test, output) and ``test_covariance`` (state, state\_, test, test\_), without noise.
+    ``test_prediction`` (state, test, output), ``test_covariance`` (state, state\_, test, test\_), without noise, and
+    ``ntk_prediction`` (test, output), with all states in front where several are supervised: the mean of networks trained
+    by gradient flow in the linear regime.
 
     ``quantities`` names the fields wanted; by default all that fit in memory, and what is left out is named in the
-    certificate. ``noise`` is the variance of the labels' noise.
+    certificate. ``noise`` is the variance of the labels' noise, for ``ntk_prediction`` a weight decay towards the initial
+    weights; an array puts a ``noise`` axis in front. ``time`` is how long ``ntk_prediction`` trains, by default forever; an
+    array puts a ``time`` axis in front of it.
 
     With ``store``, a folder, kernels larger than the memory are made and solved in tiles that lie there, by this process
     or by the workers of ``client`` (a dask.distributed Client), and a call that was ended goes on where it was. It is
@@ -63,10 +67,11 @@ def prior(
     for ever in the linear regime, Θ_*(Θ + noise)⁻¹y. Fields that do not fit in memory are read from the store when used.
 
     Method: closed-form averages or Hermite series, in blocks of samples; ``output`` and ``ntk`` alone cost O(depth·P²)
-    time and no memory beyond themselves.
+    time and no memory beyond themselves, a regression alone one matrix that is factored in place.
     Error: averages are good to ``rtol`` of their scale (1e-10 by default, 1e-4 in float32) or done again by quadrature;
     the residual, within ``rtol`` too, puts entries of the fields back into the recursion, with averages by quadrature,
-    and the regression back into its linear equations.
+    and the regression back into its linear equations. In float32 regressions are refined until |(K + noise)α − y| is
+    within ``rtol`` of |y|, K in float64.
     Limits: infinite width; finite networks differ at order 1/width, deep relu recurrent ones by much more.
     """
     began = perf_counter()
