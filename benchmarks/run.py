@@ -17,11 +17,12 @@ import posterior
 import proportional
 import scaling
 import simulation
+import sweep
 from cases import CASES
 
 SECTIONS = {
     "scaling": scaling, "simulation": simulation, "arcsine": arcsines, "posterior": posterior,
-    "finite-width": finite_width, "proportional": proportional, "dynamics": dynamics,
+    "finite-width": finite_width, "proportional": proportional, "dynamics": dynamics, "sweep": sweep,
 }  # fmt: skip
 PEER_FOLDER = Path(__file__).parents[1] / ".benchmarks" / "peer"
 
