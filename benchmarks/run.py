@@ -19,12 +19,13 @@ import proportional
 import scaling
 import simulation
 import stored
+import sweep
 from cases import CASES
 
 SECTIONS = {
     "scaling": scaling, "simulation": simulation, "arcsine": arcsines, "posterior": posterior,
     "finite-width": finite_width, "proportional": proportional, "dynamics": dynamics, "large": large,
-    "stored": stored,
+    "stored": stored, "sweep": sweep,
 }  # fmt: skip
 PEER_FOLDER = Path(__file__).parents[1] / ".benchmarks" / "peer"
 

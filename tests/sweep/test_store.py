@@ -109,8 +109,10 @@ def kill_and_go_on(folder, kills, whole):
         process = elsewhere(folder)
         wait(process, folder / "points")
         process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert elsewhere(folder).wait() == 0
+        process.communicate()
+    process = elsewhere(folder)
+    _, words = process.communicate()
+    assert process.returncode == 0, words
     assert wf.load(folder / "answer.nc").data.identical(whole.data)
     assert len(list((folder / "points").glob("*.nc"))) == N_POINTS
 

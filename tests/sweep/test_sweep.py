@@ -1,5 +1,6 @@
 """The answer of a sweep: every point is what its call answers alone, and bad input is refused before any work."""
 
+import inspect
 from dataclasses import replace
 
 import jax
@@ -8,6 +9,9 @@ import pytest
 
 import widefield as wf
 from tests.sweep.question import NET, OVER, TASK, here
+from widefield.sweep import call as calls
+from widefield.sweep import question as questions
+from widefield.sweep import table
 from widefield.sweep.question import call_of, described
 
 X = TASK.x
@@ -110,8 +114,8 @@ def test_a_defect_in_one_point_costs_no_other(monkeypatch):
             raise ZeroDivisionError("broken")
         return plain(network, task, **options)
 
-    broken.__signature__ = __import__("inspect").signature(wf.prior)
-    monkeypatch.setattr("widefield.sweep.question.call_of", lambda name: jax.enable_x64(True)(broken))
+    broken.__signature__ = inspect.signature(wf.prior)
+    monkeypatch.setattr(questions, "call_of", lambda name: jax.enable_x64(True)(broken))
     status = here().data.status
     assert (status.sel(weight_variance=1.0) == "error").all() and (status.sel(weight_variance=2.0) == "success").all()
 
@@ -147,7 +151,7 @@ def test_nothing_but_failures_is_an_error():
     ],
 )
 def test_axes_that_are_none(over, words, monkeypatch):
-    monkeypatch.setattr("widefield.sweep.call.ask", None)  # nothing is asked
+    monkeypatch.setattr(calls, "ask", None)  # nothing is asked
     with pytest.raises(ValueError, match=words):
         wf.sweep("prior", NET, TASK, over=over)
 
@@ -173,7 +177,7 @@ def test_arguments_that_are_none():
 
 
 def test_the_whole_result_is_seen_to_fit(monkeypatch):
-    monkeypatch.setattr("widefield.sweep.table.COPIES", 10**12)
+    monkeypatch.setattr(table, "COPIES", 10**12)
     with pytest.raises(MemoryError, match="fields of all points need"):
         here()
 

@@ -45,7 +45,10 @@ def environment() -> dict[str, str]:
 def local_client(n_workers: int) -> Iterator[distributed.Client]:
     """A client of as many processes, for as long as it is used."""
     worker = {"cls": OwnProcess, "options": {}}
-    scheduler = {"cls": distributed.Scheduler, "options": {"host": "127.0.0.1", "port": 0, "dashboard": False}}
+    scheduler = {
+        "cls": distributed.Scheduler,
+        "options": {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": ":0"},
+    }
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "60s"}),
         distributed.SpecCluster({i: worker for i in range(n_workers)}, scheduler, worker, silence_logs=50) as cluster,
