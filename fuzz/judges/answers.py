@@ -30,6 +30,8 @@ def verdicts(q: Question) -> None:
     )
     rng, n = np.random.default_rng(q.seed), q.call["replicates"]
     values = {name: theory.data[name].values for name in ("hidden", "feature")}
+    if not all(v.any() for v in values.values()):
+        raise Refused("kernels that are zero have no noise")
     mixing = {k: np.eye(v.size) + q.call["mixed"] * rng.normal(size=(v.size, v.size)) for k, v in values.items()}
 
     def rejected(shift: float) -> bool:
