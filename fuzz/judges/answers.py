@@ -10,6 +10,7 @@ from scipy import stats
 import widefield as wf
 from fuzz import questions as ask
 from fuzz.judges import posterior, prior
+from fuzz.quadrature import functions
 from fuzz.questions import Question
 from fuzz.verdicts import Defect, Refused, answer, close
 
@@ -30,6 +31,8 @@ def verdicts(q: Question) -> None:
     )
     rng, n = np.random.default_rng(q.seed), q.call["replicates"]
     values = {name: theory.data[name].values for name in ("hidden", "feature")}
+    if not all(v.any() for v in values.values()):
+        raise Refused("kernels that are zero have no noise")
     mixing = {k: np.eye(v.size) + q.call["mixed"] * rng.normal(size=(v.size, v.size)) for k, v in values.items()}
 
     def rejected(shift: float) -> bool:
@@ -123,11 +126,11 @@ def forms(q: Question) -> None:
                 rows.append(np.asarray(outputs(parameters, layers)))
                 parameters = [w - layer.rate * g for w, layer, g in zip(parameters, layers, slope(parameters))]
             runs.append(np.array(rows))
+    plain = functions(q.network["activation"])[0]
     h = np.sqrt(net.input_variances[0] / D) * start[0] @ task.x.T
     for w, weight in zip(net.weight_variances, start[1:-1]):
-        h = np.sqrt(w / width) * weight @ np.asarray(phi[q.network["activation"]](h))
-    h = np.asarray(phi[q.network["activation"]](h))
-    first = np.sqrt(net.readout_variance) * (start[-1] @ h)[0] / (width * q.training["richness"])
+        h = np.sqrt(w / width) * weight @ plain(h)
+    first = np.sqrt(net.readout_variance) * (start[-1] @ plain(h))[0] / (width * q.training["richness"])
     size = np.abs(runs[0]).max()
     if np.isfinite(size) and size < 1e3 * (1 + np.abs(first).max()):
         close("the first outputs, Eq. (dynamics.1)", runs[0][0], first, 1e-9 * size)
