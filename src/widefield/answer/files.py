@@ -46,11 +46,12 @@ def save(solution: Solution, path: str | os.PathLike) -> Path:
     """Write ``solution`` to ``path``."""
     import xarray as xr
 
-    lazy = sum(field.nbytes for field in solution.data.data_vars.values() if field.chunks)
+    data, lazy = solution.data, sum(field.nbytes for field in solution.data.data_vars.values() if field.chunks)
     if lazy:
         require_memory(COPIES * lazy, "Fields that lie in a store", "Save those that fit, or keep the store.")
+        data = data.compute(scheduler="threads")
     nouns = {f"/{k}": _as_dataset(noun) for k, noun in solution.question.items() if not isinstance(noun, Network)}
-    tree = xr.DataTree.from_dict({"/solution": solution.data} | nouns)
+    tree = xr.DataTree.from_dict({"/solution": data} | nouns)
     tree.attrs = {
         "format": FORMAT,
         "fields": json.dumps([str(name) for name in solution.data.data_vars]),
