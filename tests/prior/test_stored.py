@@ -356,7 +356,8 @@ def test_variances_without_bounds_are_told(tmp_path):
     assert answer.status is wf.Status.nonfinite and not answer.data.data_vars
 
 
-def test_what_does_not_fit_is_read_when_it_is_used(stored, copied, tmp_path, monkeypatch):
+def test_what_does_not_fit_is_read_when_it_is_used(stored, copied, client, tmp_path, monkeypatch):
+    assert client.status == "running"  # by which dask would read, and xarray lock what it writes
     monkeypatch.setattr(solve, "memory_budget", lambda: 2 * 8 * 300**2)
     answer = ask(store=copied)
     assert answer.output.chunks is None and answer.ntk.chunks is not None

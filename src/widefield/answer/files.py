@@ -56,8 +56,11 @@ def save(solution: Solution, path: str | os.PathLike) -> Path:
     require_memory(
         COPIES * solution.data.nbytes, "A file that is made in memory, and its fields,", "Save fewer fields."
     )
+    data = solution.data
+    if any(field.chunks for field in data.data_vars.values()):  # they lie in a store
+        data = data.compute(scheduler="threads")
     nouns = {k: _as_dataset(noun) for k, noun in solution.question.items() if not isinstance(noun, Network)}
-    groups = {"solution": solution.data} | nouns
+    groups = {"solution": data} | nouns
     tree = xr.DataTree.from_dict({f"/{name}": group for name, group in groups.items()})
     stated = {
         "format": FORMAT,
