@@ -111,7 +111,16 @@ def make_plan(
     }
     available = _available(network, task)
     on_device = _fits_on_device(network, task, quantities, available, supervised, regressions, itemsize)
-    sizes = _sizes(network, task, targets, available, quantities, supervised, regressions, on_device)
+    sizes = _sizes(
+        network,
+        task,
+        targets,
+        available,
+        quantities,
+        supervised,
+        regressions,
+        0 if on_device and len(supervised) == 1 else itemsize,
+    )
     names, left_out = _choose(task, sizes, quantities)
     fields = {name: targets[name] for name in names if name in targets}
     kernels = {KERNEL_OF[name] for name in names if name in REGRESSION}
@@ -168,9 +177,12 @@ def _sizes(
     quantities: Iterable[str] | None,
     supervised: tuple[int, ...],
     regressions: Regressions,
-    on_device: bool,
+    itemsize: int,
 ) -> dict[str, int]:
-    """Bytes of every quantity at its peak; the kernel of a regression is counted with the first that reads it."""
+    """Bytes of every quantity at its peak; the kernel of a regression is counted with the first that reads it.
+
+    ``itemsize`` is that of such a kernel, zero where it is on a device.
+    """
     depth, n_test, joint = network.depth, task.n_test, len(supervised) * task.n_samples
     n_noises, n_times = len(regressions.noises), len(regressions.times)
     n_outputs = task.labels().shape[2] if task.y is not None else 0
@@ -183,8 +195,8 @@ def _sizes(
     asked = (quantities,) if isinstance(quantities, str) else available if quantities is None else tuple(quantities)
     for field, spectral in regressions.spectral.items():
         reader = next((name for name in asked if KERNEL_OF.get(name) == field and name in sizes), None)
-        if reader and not (on_device and len(supervised) == 1):
-            sizes[reader] += int(8 * joint**2 * (SHARE + spectral))
+        if reader:
+            sizes[reader] += int((itemsize) * joint**2 * (SHARE + spectral))
     return {name: sizes[name] for name in available}
 
 

@@ -1,7 +1,7 @@
 """The fields of regressions: kernels of the training inputs factored, kernels of test inputs read block by block."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -32,7 +32,7 @@ class Source:
     progress: bool | None
     error: float = 0.0
     residual: float = 0.0
-    steps: int = field(default=0)
+    steps: int = 0
 
     @property
     def labels(self) -> np.ndarray:
@@ -68,11 +68,12 @@ def predict(source: Source, kernel: str, matrix: AbstractMatrix, arrays: dict[st
         visit = lambda factor: covariances.append(_covariance(factor, arrays))  # noqa: E731
     if matrix.eps > 1e-10:
         product = partial(source.product, tangent=kernel == "tangent")
-        evidence = kernel == "readout" and "log_evidence" in wanted
-        solved = regress_in_single(matrix, product, source.labels, noises, source.rtol, evidence, visit)
+        exact = kernel == "readout" and not {"log_evidence", "test_covariance"}.isdisjoint(wanted)
+        solved = regress_in_single(matrix, product, source.labels, noises, source.rtol, exact, visit)
     else:
         solved = regress(matrix, source.labels, noises, times, source.rtol, visit)
-    source.residual, source.steps = max(source.residual, solved.residual), max(source.steps, solved.steps)
+    source.residual = float(np.maximum(source.residual, solved.residual))  # unlike max, keeps a NaN
+    source.steps = max(source.steps, solved.steps)
     found: dict[str, np.ndarray] = {}
     if kernel == "readout":
         found["log_evidence"] = solved.log_evidence
@@ -90,8 +91,8 @@ def _mean(source: Source, kernel: str, solved: Regression, arrays: dict[str, np.
     n_train, tests = source.task.n_samples, source.task.n_test
     several = len(source.plan.supervised) > 1
     states = tuple(range(source.network.depth)) if several or kernel == "readout" else source.plan.supervised
-    if source.plan.stored:
-        rows = arrays[f"{kernel} of tests"].astype(float, copy=False)
+    rows = arrays.get(f"{kernel} of tests")
+    if rows is not None and rows.dtype == flat.dtype:
         sums = np.einsum("abij,bjw->aiw", rows, flat.reshape(len(source.plan.supervised), n_train, -1), optimize=True)
     else:
         sums = source.weighted(range(n_train, n_train + tests), flat, states, kernel == "tangent")
@@ -101,7 +102,7 @@ def _mean(source: Source, kernel: str, solved: Regression, arrays: dict[str, np.
 
 def _covariance(factor: Factor, arrays: dict[str, np.ndarray]) -> np.ndarray:
     """K_** − K_*D(K + noise)⁻¹K_D*."""
-    rows = arrays["readout of tests"].astype(float, copy=False)
+    rows = arrays["readout of tests"]
     depth, _, n_test, _ = rows.shape
     whitened = factor.whiten(rows.transpose(1, 3, 0, 2).reshape(-1, depth * n_test))
     explained = (whitened.T @ whitened).reshape(depth, n_test, depth, n_test)
@@ -110,17 +111,14 @@ def _covariance(factor: Factor, arrays: dict[str, np.ndarray]) -> np.ndarray:
 
 def _labeled(source: Source, name: str, value: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
     """Dims and values, without the axes of what was asked as a number."""
-    dims: tuple[str, ...] = ("noise", *REGRESSION[name])
-    if name.endswith("_prediction"):
-        dims = ("noise", "time", *REGRESSION[name])
-    keep = [
-        d not in ("noise", "time") or (d in source.regressions.dims and not (d == "time" and name[0] == "t"))
-        for d in dims
-    ]
+    dims = ("noise", *(("time",) if name.endswith("_prediction") else ()), *REGRESSION[name])
+    dropped = {"noise", "time"} - set(source.regressions.dims)
+    if name == "test_prediction":
+        dropped.add("time")
     if name == "ntk_prediction" and len(source.plan.supervised) == 1:
-        keep[2] = False
-    dropped = tuple(i for i, kept in enumerate(keep) if not kept)
-    return tuple(d for d, kept in zip(dims, keep, strict=True) if kept), value.squeeze(dropped)
+        dropped.add("state")
+    axes = tuple(i for i, dim in enumerate(dims) if dim in dropped)
+    return tuple(dim for dim in dims if dim not in dropped), value.squeeze(axes)
 
 
 def host_matrix(array: np.ndarray) -> HostMatrix:

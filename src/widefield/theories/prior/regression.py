@@ -61,7 +61,7 @@ def regress(
         evidence.append(_log_evidence(factor, y, at[-1]) if np.isinf(times[-1]) else np.nan)
         residuals += [_residual(matrix, factor, noise, a, y, time) for a, time in zip(at, times, strict=True)]
         visit(factor)
-    return Regression(np.stack(weights), np.asarray(evidence), max(residuals))
+    return Regression(np.stack(weights), np.asarray(evidence), float(np.max(residuals)))
 
 
 def regress_in_single(
@@ -70,13 +70,13 @@ def regress_in_single(
     y: np.ndarray,
     noises: np.ndarray,
     rtol: float,
-    evidence: bool,
+    exact: bool,
     visit: Callable[[Factor], None] = lambda factor: None,
 ) -> Regression:
     """The same at infinite time with a factor in single precision, which preconditions conjugate gradients in double.
 
     ``product`` multiplies by K in double precision. Where the factor is there for the iteration alone, its diagonal may be
-    raised; the log ``evidence`` needs the factor itself.
+    raised; evidence and covariance need it ``exact``.
     """
     weights, found, residuals, steps = [], [], [], 0
     for noise in noises:
@@ -86,7 +86,7 @@ def regress_in_single(
                 factor = Cholesky(matrix, matrix.factor(raised))
                 _check_pivots(factor.pivots, matrix, np.asarray([np.inf]), rtol)
             except np.linalg.LinAlgError:
-                if evidence or raised > noise:
+                if exact or raised > noise:
                     raise
                 factor, raised = None, noise + 8 * matrix.n * matrix.eps * _largest(matrix)
         single = lambda r, f=factor: f.solve(r.astype(np.float32)).astype(float)  # noqa: E731
@@ -95,9 +95,9 @@ def regress_in_single(
         weights.append(solved.x[None])
         residuals.append(solved.residual)
         steps = max(steps, solved.steps)
-        found.append(_log_evidence(factor, y, solved.x) if evidence else np.nan)
+        found.append(_log_evidence(factor, y, solved.x) if exact else np.nan)
         visit(factor)
-    return Regression(np.stack(weights), np.asarray(found), max(residuals), steps)
+    return Regression(np.stack(weights), np.asarray(found), float(np.max(residuals)), steps)
 
 
 def _largest(matrix: AbstractMatrix) -> float:

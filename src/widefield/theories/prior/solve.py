@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -96,44 +96,27 @@ def prior(
     plan = make_plan(network, task, quantities, regressions, kind.itemsize)
     x = task.sequences(network.depth, test=plan.tests)
     made = _make(network, task, plan, x.astype(kind, copy=False), rtol, progress)
-    failure, notes, verdicts = made.failure, made.notes, {}
-    fields: Fields = {name: (PAIRS if kernel.ndim == 4 else PAIRS[2:], kernel) for name, kernel in made.kernels.items()}
-    error, steps = made.error, 0
-    if made.residual is not None:
-        verdicts["residual"] = Check(made.residual, rtol)
-    if plan.kernels and failure is None and all(c.met for c in (*verdicts.values(), Check(error or 0.0, rtol))):
-        kernel, q = made.kernel, made.variances
-        if kind == np.float32:
-            kernel, q = core.resolve_kernel(network, x)
-        source = Source(network, task, plan, regressions, kernel, q, x, rtol, progress)
-        try:
-            for name in plan.kernels:
-                fields |= predict(source, name, made.training.pop(name), made.arrays)
-        except np.linalg.LinAlgError as singular:
-            failure = Status.not_psd
-            notes = (*notes, f"the training kernel plus noise={noise} is not positive definite ({singular})")
-        except SolveError as missed:
-            failure, notes = Status.inaccurate, (*notes, str(missed))
-        verdicts["residual"] = Check(max(verdicts["residual"].value, source.residual), rtol)
-        error, steps = max(error or 0.0, source.error), source.steps
-    if error is not None:
-        verdicts["error"] = Check(error, rtol)
+    found = _regress(made, Source(network, task, plan, regressions, made.kernel, made.variances, x, rtol, progress))
     certificate = Certificate(
         "prior",
-        verdicts,
-        failure,
+        {
+            name: Check(value, rtol)
+            for name, value in (("residual", found.residual), ("error", found.error))
+            if value is not None
+        },
+        found.failure,
         steps=network.depth,
         dtype=kind.name,
         wall_time=perf_counter() - began,
         options={"noise": noise, "quantities": list(plan.names), "rtol": rtol}
         | ({} if time is None else {"time": time}),
-        notes=(*task.notes, *notes),
+        notes=(*task.notes, *found.notes),
         left_out=plan.left_out,
-        diagnostics={"refinements": steps} if steps else {},
+        diagnostics={"refinements": found.steps} if found.steps else {},
     )
-    dims = {dim for of_field, _ in fields.values() for dim in of_field}
+    dims = {dim for of_field, _ in found.fields.values() for dim in of_field}
     coords = {name: values for name, values in regressions.coords.items() if name in dims}
-    return make_solution(fields, certificate, network, task, coords=coords, throw=throw)
+    return make_solution(found.fields, certificate, network, task, coords=coords, throw=throw)
 
 
 @dataclass(frozen=True)
@@ -149,6 +132,46 @@ class Made:
     error: float | None
     failure: Status | None
     notes: tuple[str, ...]
+
+    def known(self, rtol: float) -> bool:
+        """Whether the kernels are what they should be."""
+        numbers = [number for number in (self.residual, self.error) if number is not None]
+        return self.failure is None and all(number <= rtol for number in numbers)
+
+
+class Found(NamedTuple):
+    """The fields of the answer and what its certificate says of them."""
+
+    fields: Fields
+    residual: float | None
+    error: float | None
+    failure: Status | None
+    notes: tuple[str, ...]
+    steps: int = 0
+
+
+def _regress(made: Made, source: Source) -> Found:
+    """The kernels and, where they are known, the regressions made from them."""
+    fields: Fields = {name: (PAIRS if kernel.ndim == 4 else PAIRS[2:], kernel) for name, kernel in made.kernels.items()}
+    kernels, failure, notes = source.plan.kernels, made.failure, made.notes
+    if not kernels or not made.known(source.rtol):
+        return Found(fields, made.residual, made.error, failure, notes)
+    if made.variances.dtype != source.x.dtype:  # predictions are read in double precision
+        source.kernel, source.q = core.resolve_kernel(source.network, source.x)
+    try:
+        for name in kernels:
+            fields |= predict(source, name, made.training.pop(name), made.arrays)
+    except np.linalg.LinAlgError as singular:
+        noises = ", ".join(f"{noise:g}" for noise in source.regressions.noises)
+        note = f"the training kernel plus noise={noises} is not positive definite ({singular})"
+        failure, notes = Status.not_psd, (*notes, note)
+    except SolveError as missed:
+        failure, notes = Status.inaccurate, (*notes, str(missed))
+    residual, error = (
+        float(np.max([number for number in numbers if number is not None]))
+        for numbers in ((made.residual, source.residual), (made.error, source.error))
+    )
+    return Found(fields, residual, error, failure, notes, source.steps)
 
 
 def _make(network: Network, task: Task, plan: Plan, x: np.ndarray, rtol: float, progress: bool | None) -> Made:

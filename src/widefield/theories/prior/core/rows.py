@@ -53,7 +53,7 @@ def weighted_rows(
 
     sums, worst = np.zeros((len(states), len(rows), weights.shape[-1]), x.dtype), 0.0
     starts = range(0, len(rows), tile)
-    with bar("rows", len(starts), progress, seconds=1e-8 * len(rows) * len(columns) * len(states)) as advance:
+    with bar("kernel rows", len(starts), progress, seconds=1e-8 * len(rows) * len(columns) * len(states)) as advance:
         for start in starts:
             (row,) = _node_tiles(kernel, q, x, rows[start : start + tile], tile)
             for j, (value, error) in enumerate([product(row, j) for j in range(len(nodes))]):
