@@ -4,6 +4,7 @@ import inspect
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -50,6 +51,14 @@ def test_labels_depths_words_and_nouns():
     nets = {"shallow": wf.DNN(1, "relu"), "tied": wf.RNN(2, "linear")}
     answer = wf.sweep("prior", task=TASK, over={"network": nets}, quantities="output")
     assert_point(answer, wf.prior(nets["tied"], TASK, quantities="output"), network="tied")
+
+
+def test_numbers_of_jax_and_of_many_digits():
+    answer = wf.sweep("prior", NET, TASK, over={"noise": jnp.array([0.5, 0.25])}, quantities={"output"})
+    assert answer.data.noise.values.tolist() == [0.5, 0.25]
+    trials = {"seed": [10**30, 3]}
+    answer = wf.sweep("simulate.prior", NET, TASK, over=trials, width=4, replicates=2, quantities="output")
+    assert answer.data.seed.values.tolist() == [0, 1] and answer.data.status.values.tolist() == ["refused", "success"]
 
 
 def test_a_readout_bias_follows_the_bias():
@@ -170,6 +179,10 @@ def test_arguments_that_are_none():
     ):
         with pytest.raises(ValueError, match=words):
             here(**options)
+    with pytest.raises(
+        ValueError, match="`question` and `options` must be .* asked again at every point, got <generator"
+    ):
+        here(quantities=(name for name in ("output",)))
     with pytest.raises(ValueError, match="`temperature` must be given to posterior, or swept"):
         wf.sweep("posterior", LINEAR, LABELED, over={"labels": [1.0]})
     with pytest.raises(ValueError, match="`over`: 'labels' cannot be 1.0: `labels` is a factor on `y`"):
