@@ -53,6 +53,15 @@ def test_labels_depths_words_and_nouns():
     assert_point(answer, wf.prior(nets["tied"], TASK, quantities="output"), network="tied")
 
 
+def test_fields_of_some_points_are_named():
+    """Readouts at two states give another tangent kernel, over more dims; test predictions are missing without test inputs."""
+    both = wf.Task(X, np.ones((3, 2, 1)))
+    answer = wf.sweep("prior", NET, over={"task": {"one": TASK, "two": both}})
+    assert answer.certificate.left_out == ("ntk",) and "ntk" not in answer.data
+    assert "test_prediction is a field of 1 points alone" in answer.notes
+    assert np.isnan(answer.data.test_prediction.sel(task="two")).all()
+
+
 def test_numbers_of_jax_and_of_many_digits():
     answer = wf.sweep("prior", NET, TASK, over={"noise": jnp.array([0.5, 0.25])}, quantities={"output"})
     assert answer.data.noise.values.tolist() == [0.5, 0.25]
@@ -145,6 +154,7 @@ def test_nothing_but_failures_is_an_error():
         ({"noise": 0.1}, "'noise' must be a list of values"),
         ({"noise": "ab"}, "'noise' must be a list of values"),
         ({"noise": {0.1, 0.2}}, "'noise' must be a list of values"),
+        ({"noise": (n for n in [0.1])}, "'noise' must be a list of values, or a dict.*got <generator"),
         ({"noise": np.ones((2, 2))}, "'noise' must be a list of values"),
         ({"noise": np.ma.array([1.0, 2.0], mask=[True, False])}, "'noise' must be a list of values"),
         ({"noise": [0.1, np.nan]}, "'noise' must be.*got NaN"),
@@ -187,6 +197,15 @@ def test_arguments_that_are_none():
         wf.sweep("posterior", LINEAR, LABELED, over={"labels": [1.0]})
     with pytest.raises(ValueError, match="`over`: 'labels' cannot be 1.0: `labels` is a factor on `y`"):
         wf.sweep("prior", NET, wf.Task(X), over={"labels": [1.0]})
+
+
+def test_a_trace_is_refused_by_name():
+    for over, options in (({"noise": [0.1]}, {"rtol": 1.0}), ({"rtol": [0.1, 1.0]}, {"noise": 1.0})):
+        name = next(iter(options))
+        with pytest.raises(ValueError, match=f"`{name}` is a JAX tracer"):
+            jax.jit(lambda v, over=over, name=name: wf.sweep("prior", NET, TASK, over=over, **{name: v}))(1.0)
+    with pytest.raises(ValueError, match="`over` is a JAX tracer"):
+        jax.jit(lambda v: wf.sweep("prior", NET, TASK, over={"noise": v}))(np.ones(2))
 
 
 def test_the_whole_result_is_seen_to_fit(monkeypatch):

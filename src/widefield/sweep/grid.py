@@ -64,7 +64,8 @@ def _axis(key: str, given: Any) -> Axis:
     meaning = "a list of values, or a dict of names and values"
     named = isinstance(given, Mapping)
     if not named:
-        checks.reject_tracers(over=given)
+        if isinstance(given, jax.Array | list | tuple):
+            checks.reject_tracers(over=given)
         given = np.asarray(given) if isinstance(given, jax.Array) else given
         row = type(given) is np.ndarray and given.ndim == 1
         if not row and not isinstance(given, list | tuple | range):

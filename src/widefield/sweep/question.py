@@ -80,7 +80,6 @@ class Question:
                 raise ValueError(f"`{option}` is given twice.")
             if option in swept and option not in NOUNS:
                 raise ValueError(f"`{option}` is given and swept: give it, or name it in `over`.")
-        checks.reject_tracers(**arguments)
         check_common(arguments)
         keep = not checks.flag("throw", arguments.pop("throw", True))
         return cls(name, arguments, keep)

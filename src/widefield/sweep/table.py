@@ -53,15 +53,15 @@ class Table:
                 yield ", ".join(f"{axis.key}={axis.labels[i]}" for axis, i in zip(self.axes, at)), point
 
     def notes(self) -> tuple[str, ...]:
-        """How many points failed, and the first of them."""
+        """How many points failed, the first of them, and fields that some points do not have."""
+        counts = {name: len(parts) for name, parts in _by_name(self.fields).items()}
+        apart = [f"{name} is a field of {n} points alone" for name, n in counts.items() if n < len(self.fields)]
         failed = list(self.failed())
         if not failed:
-            return ()
-        head = (
-            f"{len(failed)} of {len(self.points)} points failed: their fields are NaN, `status` and `message` say why"
-        )
+            return tuple(apart)
+        head = f"{len(failed)} of {len(self.points)} points failed; `status` and `message` say why"
         rest = [f"and {len(failed) - SHOWN} more"] * (len(failed) > SHOWN)
-        return head, *(f"at {where}: {point.status}, {point.message}" for where, point in failed[:SHOWN]), *rest
+        return head, *(f"at {where}: {point.status}, {point.message}" for where, point in failed[:SHOWN]), *rest, *apart
 
     def arrays(self) -> tuple[dict[str, Variable], dict[str, Variable]]:
         """Fields and coordinates over the grid, the swept dims first."""
