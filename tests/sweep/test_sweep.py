@@ -4,6 +4,7 @@ import inspect
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -50,6 +51,23 @@ def test_labels_depths_words_and_nouns():
     nets = {"shallow": wf.DNN(1, "relu"), "tied": wf.RNN(2, "linear")}
     answer = wf.sweep("prior", task=TASK, over={"network": nets}, quantities="output")
     assert_point(answer, wf.prior(nets["tied"], TASK, quantities="output"), network="tied")
+
+
+def test_fields_of_some_points_are_named():
+    """Readouts at two states give another tangent kernel, over more dims; test predictions are missing without test inputs."""
+    both = wf.Task(X, np.ones((3, 2, 1)))
+    answer = wf.sweep("prior", NET, over={"task": {"one": TASK, "two": both}})
+    assert answer.certificate.left_out == ("ntk",) and "ntk" not in answer.data
+    assert "test_prediction is a field of 1 points alone" in answer.notes
+    assert np.isnan(answer.data.test_prediction.sel(task="two")).all()
+
+
+def test_numbers_of_jax_and_of_many_digits():
+    answer = wf.sweep("prior", NET, TASK, over={"noise": jnp.array([0.5, 0.25])}, quantities={"output"})
+    assert answer.data.noise.values.tolist() == [0.5, 0.25]
+    trials = {"seed": [10**30, 3]}
+    answer = wf.sweep("simulate.prior", NET, TASK, over=trials, width=4, replicates=2, quantities="output")
+    assert answer.data.seed.values.tolist() == [0, 1] and answer.data.status.values.tolist() == ["refused", "success"]
 
 
 def test_a_readout_bias_follows_the_bias():
@@ -136,6 +154,7 @@ def test_nothing_but_failures_is_an_error():
         ({"noise": 0.1}, "'noise' must be a list of values"),
         ({"noise": "ab"}, "'noise' must be a list of values"),
         ({"noise": {0.1, 0.2}}, "'noise' must be a list of values"),
+        ({"noise": (n for n in [0.1])}, "'noise' must be a list of values, or a dict.*got <generator"),
         ({"noise": np.ones((2, 2))}, "'noise' must be a list of values"),
         ({"noise": np.ma.array([1.0, 2.0], mask=[True, False])}, "'noise' must be a list of values"),
         ({"noise": [0.1, np.nan]}, "'noise' must be.*got NaN"),
@@ -170,10 +189,23 @@ def test_arguments_that_are_none():
     ):
         with pytest.raises(ValueError, match=words):
             here(**options)
+    with pytest.raises(
+        ValueError, match="`question` and `options` must be .* asked again at every point, got <generator"
+    ):
+        here(quantities=(name for name in ("output",)))
     with pytest.raises(ValueError, match="`temperature` must be given to posterior, or swept"):
         wf.sweep("posterior", LINEAR, LABELED, over={"labels": [1.0]})
     with pytest.raises(ValueError, match="`over`: 'labels' cannot be 1.0: `labels` is a factor on `y`"):
         wf.sweep("prior", NET, wf.Task(X), over={"labels": [1.0]})
+
+
+def test_a_trace_is_refused_by_name():
+    for over, options in (({"noise": [0.1]}, {"rtol": 1.0}), ({"rtol": [0.1, 1.0]}, {"noise": 1.0})):
+        name = next(iter(options))
+        with pytest.raises(ValueError, match=f"`{name}` is a JAX tracer"):
+            jax.jit(lambda v, over=over, name=name: wf.sweep("prior", NET, TASK, over=over, **{name: v}))(1.0)
+    with pytest.raises(ValueError, match="`over` is a JAX tracer"):
+        jax.jit(lambda v: wf.sweep("prior", NET, TASK, over={"noise": v}))(np.ones(2))
 
 
 def test_the_whole_result_is_seen_to_fit(monkeypatch):

@@ -11,7 +11,7 @@ from widefield.answer.progress import bar
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
 from widefield.sweep import workers as many
-from widefield.sweep.grid import Axis, axes_of, check_over, points_of
+from widefield.sweep.grid import axes_of, check_over, points_of
 from widefield.sweep.point import RAISED, Point, ask
 from widefield.sweep.question import Changes, Question, described
 from widefield.sweep.store import Store
@@ -69,6 +69,7 @@ def sweep(
             raise ValueError("`workers` makes a client of its own: give `client` or `workers`, not both.")
     asked = Question.of(call, question, options, tuple(check_over(over)))
     axes = axes_of(asked, over)
+    fixed = {name: described(value) for name, value in asked.arguments.items() if name not in NOUNS}
     table, left = Table(axes), dict(enumerate(points_of(axes)))
     notes: list[str] = []
     kept = None if store is None else Store(store, asked, tuple(over))
@@ -79,13 +80,14 @@ def sweep(
         title = f"sweep of {asked.call}"
         advance = stack.enter_context(bar(title, len(left), progress, float(len(left))))
         if n_workers is not None and left:
-            client = stack.enter_context(many.local_client(n_workers))
+            client = stack.enter_context(many.local_client(min(n_workers, len(left))))
         for index, point in stack.enter_context(closing(_points(client, asked, left))):
             if kept is not None:
                 kept.write(names[index], left[index], point)
             table.add(index, point)
             advance(1, f"{title}, {table.n_failed} failed" if table.n_failed else title)
-    return _answer(asked, axes, table, notes, begun)
+    made_with = {"call": asked.call, "over": {axis.key: axis.labels for axis in axes}, **fixed}
+    return _answer(asked, table, made_with, notes, begun)
 
 
 def _points(client: "Client | None", asked: Question, left: Mapping[int, Changes]) -> Generator[tuple[int, Point]]:
@@ -114,19 +116,20 @@ def _unfinished(
     return left
 
 
-def _answer(asked: Question, axes: Sequence[Axis], table: Table, notes: Sequence[str], begun: float) -> Solution:
+def _answer(
+    asked: Question, table: Table, made_with: Mapping[str, Any], notes: Sequence[str], begun: float
+) -> Solution:
     """The table as a solution; an error where there is nothing in it."""
     if not table.fields:
         where, point = next(table.failed())
         raise RAISED.get(point.status, SolveError)(f"{point.message} (at {where}; no point of the sweep has an answer)")
     fields, coords = table.arrays()
-    fixed = {name: described(value) for name, value in asked.arguments.items() if name not in NOUNS}
     certificate = Certificate(
         "sweep",
         table.checks(),
-        seed=fixed.get("seed"),
+        seed=made_with.get("seed"),
         wall_time=time.perf_counter() - begun,
-        options={"call": asked.call, "over": {axis.key: axis.labels for axis in axes}, **fixed},
+        options=dict(made_with),
         notes=(*table.notes(), *notes),
         left_out=table.left_out,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import jax
 import numpy as np
 
 from widefield.answer.boundary import check_common
@@ -34,6 +35,7 @@ def axes_of(question: Question, over: Mapping[str, Any]) -> tuple[Axis, ...]:
             raise ValueError(
                 f"`over` must name what {question.call} is asked, got {axis.key!r}. It has: {', '.join(known)}."
             )
+    question.check_complete(over)
     n_points = math.prod(len(axis.values) for axis in axes)
     if n_points > MAX_POINTS:
         raise ValueError(f"`over` must have at most {MAX_POINTS} points, got {n_points}.")
@@ -62,11 +64,13 @@ def _axis(key: str, given: Any) -> Axis:
     meaning = "a list of values, or a dict of names and values"
     named = isinstance(given, Mapping)
     if not named:
-        checks.reject_tracers(over=given)
-        numbers = isinstance(given, np.ndarray) and type(given) is np.ndarray and given.ndim == 1
-        if not numbers and not isinstance(given, list | tuple | range):
+        if isinstance(given, jax.Array | list | tuple):
+            checks.reject_tracers(over=given)
+        given = np.asarray(given) if isinstance(given, jax.Array) else given
+        row = type(given) is np.ndarray and given.ndim == 1
+        if not row and not isinstance(given, list | tuple | range):
             raise ValueError(f"`over`: {key!r} must be {meaning}, got {checks.shown(given)}.")
-    values = tuple(v.item() if isinstance(v, np.generic) else v for v in (given.values() if named else given))
+    values = tuple(map(_plain, given.values() if named else given))
     if not values:
         raise ValueError(f"`over`: {key!r} must be {meaning}, got none.")
     if any(isinstance(value, float) and math.isnan(value) for value in values):
@@ -79,7 +83,13 @@ def _axis(key: str, given: Any) -> Axis:
         return Axis(key, values, np.arange(len(values)))  # nouns, arrays: counted
     if len(set(plain)) < len(plain):
         raise ValueError(f"`over`: {key!r} must be different values, got {checks.shown(list(plain))}.")
-    return Axis(key, values, np.asarray(plain))
+    labels = np.asarray(plain)
+    return Axis(key, values, labels if labels.dtype.kind != "O" else np.arange(len(values)))  # integers of many digits
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy or JAX as one of Python."""
+    return value.item() if isinstance(value, np.generic | np.ndarray | jax.Array) and not value.ndim else value
 
 
 def _check_values(question: Question, axis: Axis, first: Changes) -> None:

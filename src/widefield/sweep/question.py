@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from importlib import metadata
@@ -39,12 +39,20 @@ def name_of(call: Any) -> str:
     if inspect.isfunction(call):
         name = f"{'simulate.' * call.__module__.startswith('widefield.simulate')}{call.__name__}"
     if not isinstance(name, str) or (known := call_of(name)) is None or function not in (name, known):
-        names = [*wf.__all__, *(f"simulate.{name}" for name in wf.simulate.__all__)]
+        names = [*dir(wf), *(f"simulate.{name}" for name in wf.simulate.__all__)]
         raise ValueError(
             f"`call` must be a public call that answers a question, or its name ({', '.join(filter(call_of, names))}), "
             f"got {checks.shown(call)}."
         )
     return name
+
+
+@lru_cache
+def taken_by(name: str) -> Mapping[str, inspect.Parameter]:
+    """What the call of that name takes."""
+    call = call_of(name)
+    assert call is not None
+    return inspect.signature(call).parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +65,9 @@ class Question:
 
     @classmethod
     def of(cls, call: Any, given: Sequence[Any], options: Mapping[str, Any], swept: Sequence[str]) -> "Question":
-        """The question, once the call is known to take all arguments and to miss none but those that are swept."""
+        """The question, once the call is known to take all arguments."""
         name = name_of(call)
-        taken = [p for p in inspect.signature(call_of(name)).parameters.values() if p.name != "progress"]
+        taken = [p for p in taken_by(name).values() if p.name != "progress"]
         nouns = [p.name for p in taken if p.kind is p.POSITIONAL_OR_KEYWORD]
         if len(given) > len(nouns):
             raise ValueError(f"`question` must be at most {', '.join(nouns)} for {name}, got {len(given)} arguments.")
@@ -72,17 +80,19 @@ class Question:
                 raise ValueError(f"`{option}` is given twice.")
             if option in swept and option not in NOUNS:
                 raise ValueError(f"`{option}` is given and swept: give it, or name it in `over`.")
-        for p in taken:
-            if p.default is p.empty and p.name not in {*arguments, *swept}:
-                raise ValueError(f"`{p.name}` must be given to {name}, or swept.")
-        checks.reject_tracers(**arguments)
         check_common(arguments)
         keep = not checks.flag("throw", arguments.pop("throw", True))
         return cls(name, arguments, keep)
 
+    def check_complete(self, swept: Collection[str]) -> None:
+        """Refuse a question that misses an argument which is not swept either."""
+        for p in taken_by(self.call).values():
+            if p.default is p.empty and p.name not in {*self.arguments, *swept}:
+                raise ValueError(f"`{p.name}` must be given to {self.call}, or swept.")
+
     def keys(self) -> list[str]:
         """What can be swept: options, nouns, numbers and words in nouns, and a factor on the labels."""
-        taken = [name for name in inspect.signature(call_of(self.call)).parameters if name not in SWITCHES]
+        taken = [name for name in taken_by(self.call) if name not in SWITCHES]
         inside = [
             f"{name}.{f.name}"
             for name in taken
@@ -108,8 +118,8 @@ class Question:
 
     def ask(self, changes: Changes) -> Any:
         """What the call answers at a point."""
-        call = call_of(self.call)
-        taken = inspect.signature(call).parameters
+        call, taken = call_of(self.call), taken_by(self.call)
+        assert call is not None
         return call(**self.at(changes), **{name: off for name, off in SWITCHES.items() if name in taken})
 
 
@@ -152,13 +162,18 @@ def described(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         array = np.asarray(value)
         if array.dtype.kind not in "fiubcU":
-            raise ValueError(f"`store` keeps no arrays of {array.dtype} in a question.")
+            raise ValueError(f"`question` and `options` must not hold arrays of {array.dtype}.")
         return array.item() if not array.ndim else f"{array.dtype} {array.shape} sha256 {_digest(array.tobytes())}"
     if isinstance(value, list | tuple | range):
         return [described(part) for part in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(described, value), key=str)
     if callable(value):
         return {"source": source_of(value), "values": _values_of(value)}
-    raise ValueError(f"`store` keeps no {type(value).__name__} in a question: {checks.shown(value)}.")
+    raise ValueError(
+        "`question` and `options` must be nouns, numbers, words, arrays, functions or solutions, which can be asked again at "
+        f"every point, got {checks.shown(value)}."
+    )
 
 
 def _values_of(function: Callable[..., Any]) -> Any:

@@ -25,7 +25,7 @@ class Table:
         self.points: dict[int, Point] = {}
         self.fields: dict[int, dict[str, Variable]] = {}
         self.coords: dict[int, dict[str, Variable]] = {}
-        self.question: dict[str, Any] = {}  # of the first answer
+        self.question: dict[str, Any] = {}  # of the first point that has an answer
         self.n_failed = 0
         self.left_out: tuple[str, ...] = ()  # fields that have other dims at other points
 
@@ -35,12 +35,14 @@ class Table:
         self.n_failed += point.failed
         if point.solution is None:
             return
-        if not self.fields:
+        if all(index < other for other in self.fields):
             self.question = point.solution.question
+        if not self.fields:
             need = COPIES * int(np.prod(self.shape)) * point.solution.data.nbytes
             require_memory(need, "The fields of all points", "Ask for fewer `quantities` or points of `over`.")
-        measured = {name: ((), np.asarray(c.value)) for name in MEASURED if (c := point.checks.get(name))}
-        self.fields[index] = measured | _variables(point.solution.data.data_vars)
+        measured = {name: c.value for name in MEASURED if (c := point.checks.get(name))}
+        fields = _variables(point.solution.data.data_vars)
+        self.fields[index] = fields | {n: ((), np.asarray(v)) for n, v in measured.items() if n not in fields}
         self.coords[index] = _variables(point.solution.data.coords)
 
     def failed(self) -> Iterator[tuple[str, Point]]:
@@ -51,15 +53,15 @@ class Table:
                 yield ", ".join(f"{axis.key}={axis.labels[i]}" for axis, i in zip(self.axes, at)), point
 
     def notes(self) -> tuple[str, ...]:
-        """How many points failed, and the first of them."""
+        """How many points failed, the first of them, and fields that some points do not have."""
+        counts = {name: len(parts) for name, parts in _by_name(self.fields).items()}
+        apart = [f"{name} is a field of {n} points alone" for name, n in counts.items() if n < len(self.fields)]
         failed = list(self.failed())
         if not failed:
-            return ()
-        head = (
-            f"{len(failed)} of {len(self.points)} points failed: their fields are NaN, `status` and `message` say why"
-        )
+            return tuple(apart)
+        head = f"{len(failed)} of {len(self.points)} points failed; `status` and `message` say why"
         rest = [f"and {len(failed) - SHOWN} more"] * (len(failed) > SHOWN)
-        return head, *(f"at {where}: {point.status}, {point.message}" for where, point in failed[:SHOWN]), *rest
+        return head, *(f"at {where}: {point.status}, {point.message}" for where, point in failed[:SHOWN]), *rest, *apart
 
     def arrays(self) -> tuple[dict[str, Variable], dict[str, Variable]]:
         """Fields and coordinates over the grid, the swept dims first."""
@@ -97,7 +99,7 @@ class Table:
         empty: Any = "" if kind.kind == "U" else 0 if whole else np.nan
         array = np.full((len(self.points), *sizes), empty, dtype=kind)
         for index, value in zip(parts, values):
-            array[(index, *map(slice, value.shape))] = value
+            array[index, ...][tuple(map(slice, value.shape))] = value
         return (*dims, *own), array.reshape(*self.shape, *sizes)
 
     def checks(self) -> dict[str, Check]:
@@ -128,5 +130,6 @@ def _alike(parts: Mapping[int, Variable]) -> bool:
 
 def _by_name(points: Mapping[int, Mapping[str, Variable]]) -> dict[str, dict[int, Variable]]:
     """Variables of all points by their name."""
-    names = dict.fromkeys(name for part in points.values() for name in part)
-    return {name: {index: part[name] for index, part in sorted(points.items()) if name in part} for name in names}
+    in_order = sorted(points.items())
+    names = dict.fromkeys(name for _, part in in_order for name in part)
+    return {name: {index: part[name] for index, part in in_order if name in part} for name in names}

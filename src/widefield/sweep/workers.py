@@ -53,7 +53,7 @@ def distributed_points(
     """Points as they are finished. The question travels once; dask gives what a lost worker had to another one."""
     name = f"widefield-{uuid.uuid4().hex}"
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    futures: dict[str, Any] = {}
+    futures: dict[Any, Any] = {}
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph")
