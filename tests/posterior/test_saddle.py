@@ -289,6 +289,19 @@ def test_growth_is_copositivity(pattern):
 # Sampling.
 
 
+@pytest.mark.full
+def test_the_error_of_draws_is_a_limit():
+    """Over 16 seeds: the worst entry is within it of quadrature in nearly all (fewer than 11 has a chance of 1e-4), not in a third of it."""
+    truth, covered = erf_at(3.0), []
+    for seed in range(16):
+        found = solve("erf", 3.0, integration="importance", n_paths=1 << 14, seed=seed, sector="even", **ERF)
+        stderr = max(found.feature_stderr.max(), found.hidden_stderr.max())
+        unit = 2.1314 * stderr / found.error  # Student's 97.5 % quantile at fifteen degrees of freedom, by tables
+        gap = max(np.abs(found.feature - truth.feature).max(), np.abs(found.hidden - truth.hidden).max())
+        covered.append(gap / unit / found.error)
+    assert np.sum(np.array(covered) <= 1) >= 11 > np.sum(np.array(covered) <= 1 / 3)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_importance_sampling_covers_quadrature(seed):
     """Errors reported by the draws cover the difference from quadrature, amplified where μ is close to 1."""
