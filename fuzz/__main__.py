@@ -81,8 +81,10 @@ def attack(
 
 
 def one_thread() -> None:
-    """For processes that are started after this; on processors, whatever else the machine has."""
+    """For processes that are started after this; on processors, whatever else the machine has. They share what they compile."""
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir(), "widefield-fuzz-compiled")))
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 

@@ -6,6 +6,7 @@ import pytest
 import widefield as wf
 from fuzz.__main__ import attack, read, table
 from fuzz.judges import TABLE, prior
+from fuzz.planted import PLANTED, measure
 from fuzz.quadrature import average, functions
 from fuzz.questions import Question
 from fuzz.verdicts import VERDICTS, Defect, Judge, answer, outcome, script, shrink
@@ -58,6 +59,16 @@ def test_a_wrong_library_is_caught_and_the_question_made_small(monkeypatch):
     small, said = shrink(judge, question, said, seconds=20)
     assert len(small.x) == 1 and small.network["depth"] <= 2 and "bias_variance" not in small.network
     assert "replay('spoiled'" in script(judge, small) and "'depth'" in script(judge, small)
+
+
+def test_a_planted_error_is_seen_and_taken_out_again():
+    row = next(row for row, (name, *_) in enumerate(PLANTED) if name == "finite width, closed forms")
+    right, found = wf.finite_width, measure(row, 0, 2)
+    assert found["seen"] == found["of"] > 0 and wf.finite_width is right
+
+
+def test_every_planted_error_has_its_judge():
+    assert {name for name, *_ in PLANTED} <= {judge.name for judge in TABLE}
 
 
 def test_a_refusal_names_its_argument():

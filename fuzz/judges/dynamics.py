@@ -69,12 +69,14 @@ def networks(q: Question) -> None:
     found, many = solve(q, training=training, quantities=wanted), {"replicates": 512, "quantities": wanted}
     nouns = q.net, q.task, training
     wide, narrow = (answer(wf.simulate.dynamics, *nouns, width=n, seed=q.seed + n, **many) for n in (128, 64))
-    y = q.task.labels().swapaxes(0, 1)  # state, sample, output: as predictions have them
-    y = y if q.supervised and len(q.supervised) > 1 else y[0]
+    y = q.task.labels().swapaxes(0, 1)  # supervised state, sample, output
+    several = len(y) > 1  # then predictions are those of all states
+    read = lambda f: f[..., list(q.supervised or ()), :, :] if several else f  # noqa: E731
+    y = y if several else y[0]
     statistics = {
         "prediction": lambda s: s.prediction.values,
         "along the labels": lambda s: (
-            np.mean(s.prediction.values * y, axis=tuple(range(-1 - y.ndim, 0))) / np.mean(y**2)
+            np.mean(read(s.prediction.values) * y, axis=tuple(range(-1 - y.ndim, 0))) / np.mean(y**2)
         ),
         "tangent kernel": lambda s: np.mean(
             np.diagonal(s.ntk.values[..., 1:, :, :], axis1=-2, axis2=-1), axis=(-2, -1)

@@ -72,7 +72,7 @@ class Task(checks.Noun):
             )
         y = self.y_test
         if y is not None and len(y) != len(x):
-            raise ValueError(f"`y_test` must have {len(x)} rows, one per test input, got {len(y)}.")
+            raise ValueError(f"`y_test` must have {len(x)} rows, one per test input in `x_test`, got {len(y)}.")
         if y is not None and self.y is not None and y.shape[1:] != self.y.shape[1:]:
             raise ValueError(f"`y_test` must have the shape of `y` after the sample axis, got {y.shape}.")
 
