@@ -70,10 +70,10 @@ def expand(
     """
     scale = weight * jnp.sum(vectors**2, axis=1)
     n = side.direction.shape[1]
-    known, rest = _project(side, m, jnp.zeros((len(vectors), n), vectors.dtype), vectors, weight)
+    known, rest = project(side, m, jnp.zeros((len(vectors), n), vectors.dtype), vectors, weight)
 
     def open_new(known, rest):
-        known, rest = _project(side, m, known, rest, weight)  # once is unstable: roundings grow by what little is left
+        known, rest = project(side, m, known, rest, weight)  # once is unstable: roundings grow by what little is left
         return known, *orthonormal(rest, scale, weight, tolerance)
 
     def nothing_new(known, rest):
@@ -81,7 +81,7 @@ def expand(
 
     is_new = jnp.any(weight * jnp.sum(rest**2, axis=1) > tolerance * scale)
     known, fresh, lower, opened = lax.cond(is_new, open_new, nothing_new, known, rest)
-    overlaps = _overlaps(other, m, fresh, weight)
+    overlaps = overlaps_with_noise(other, m, fresh, weight)
     where = side.opened[m] + jnp.cumsum(opened) - 1
     where = jnp.where(opened, where, n)  # out of bounds: dropped
     direction = side.direction.at[m, where].set(fresh, mode="drop")
@@ -91,7 +91,7 @@ def expand(
     return side, coefficients, jnp.where(opened[:, None], 0.0, overlaps)
 
 
-def _project(side: Side, m: Array, known: Array, rest: Array, weight: float) -> tuple[Array, Array]:
+def project(side: Side, m: Array, known: Array, rest: Array, weight: float) -> tuple[Array, Array]:
     """What ``rest`` still has along the open directions, moved to ``known``; block after block, so each is read once."""
 
     def one(start, carry):
@@ -103,7 +103,7 @@ def _project(side: Side, m: Array, known: Array, rest: Array, weight: float) -> 
     return _over_blocks(side, m, one, (known, rest))
 
 
-def _overlaps(other: Side, m: Array, fresh: Array, weight: float) -> Array:
+def overlaps_with_noise(other: Side, m: Array, fresh: Array, weight: float) -> Array:
     """Averages of fresh directions, rows of the table, and of small rests with the noises that the other side has opened."""
     n = other.noise.shape[1]
     fresh = folded(fresh, other.parity) if other.paired else fresh

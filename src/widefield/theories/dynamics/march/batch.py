@@ -12,7 +12,7 @@ from jax import Array
 
 from widefield.answer.boundary import describe_bytes, memory_budget
 from widefield.theories.dynamics.curves import to_the_end
-from widefield.theories.dynamics.march import basis, step
+from widefield.theories.dynamics.march import basis, held_out, step
 from widefield.theories.dynamics.march.basis import Side
 from widefield.theories.dynamics.march.noise import added, mirrored, sampled_blocks, whitened
 from widefield.theories.dynamics.march.step import Physics, Shape, State
@@ -66,14 +66,19 @@ class Batch:
 
 
 @partial(jax.jit, static_argnames=("shape", "loss", "ntk"), donate_argnames="state")
-def _step(shape: Shape, loss: Loss, physics: Physics, state: State, rate: Array, ntk: bool):
-    """Also the loss, the tangent kernel and the alignment. The state is updated in place: its arrays are large."""
-    state, record = step.step(shape, physics, state, rate)
-    read = record.prediction[jnp.asarray(shape.readouts)][:, : shape.n_train]
+def _step(shape: Shape, loss: Loss, physics: Physics, state: State, rate: Array, ntk: bool, tests, sizes: Array):
+    """Also the loss, the tangent kernel, the alignment, and what moves the outputs of ``tests`` where A = B = 0.
+
+    The state is updated in place: its arrays are large.
+    """
+    state, record, expansions = step.passes(shape, physics, state)
+    kick = held_out.tangent_kick(shape, physics, state, tests, sizes, record) if tests else None
+    state = step.learn(shape, physics, state, rate, record, expansions)
+    read = record.prediction[jnp.asarray(shape.readouts)]
     weight = 1.0 if shape.exact else 1.0 / record.feature.shape[-1]
     kernel = step.tangent_kernel(shape, physics, record.feature, record.gradient, weight) if ntk else None
     aligned = step.label_alignment(physics.labels, record.feature, weight)
-    return state, record, total_loss(loss, read, physics.labels), kernel, aligned
+    return state, record, total_loss(loss, read, physics.labels), kernel, aligned, kick
 
 
 def march(problem: Problem, n_paths: int, seed: int, batch: int, *, ntk: bool, at: Sequence[int], advance) -> Batch:
@@ -82,14 +87,23 @@ def march(problem: Problem, n_paths: int, seed: int, batch: int, *, ntk: bool, a
     physics = problem.physics._replace(tolerance=jnp.asarray(problem.tolerances(n_paths), jnp.float64))
     state, drawn, rng = _begin(problem, shape, physics, n_paths, seed, batch)
     most, sizes = most_new(shape, physics.inputs.shape[1]), _noise_sizes(problem, physics, len(state.matrices.memory))
+    tests = held_out.held_out(problem.inputs, shape, state, drawn, seed, batch) if problem.task.n_test else None
+    n_test, n_outputs = problem.task.n_test, shape.n_outputs
+    unseen = np.zeros((problem.network.depth, n_test, n_outputs))  # outputs of test inputs
     rows: list[tuple] = []
     samples: dict[int, SiteValues] = {}
     stop = None
     for t, rate in enumerate(problem.rates):
         record = None  # the last one's memory is free again
-        state, drawn = _make_room(shape, most, state, drawn, rng, sizes[t])
-        state, record, loss, kernel, aligned = _step(shape, problem.loss, physics, state, rate, ntk)
-        f, value = np.asarray(record.prediction), float(loss)
+        state, drawn = _make_room(shape, most, state, drawn, rng, sizes[t, 1:])
+        size = jnp.asarray(sizes[t])
+        if tests is not None and shape.responses:
+            unseen = held_out.predict(shape, physics, state, tests, size)
+        driven = None if shape.responses else tests
+        state, record, loss, kernel, aligned, kick = _step(shape, problem.loss, physics, state, rate, ntk, driven, size)
+        f, value = np.concatenate([record.prediction, np.asarray(unseen)[:, :n_test]], axis=1), float(loss)
+        if kick is not None:
+            unseen = unseen + rate * np.asarray(kick)[:, :n_test]
         if diverges(f, value, rows[0][1] if rows else None):
             stop = t
             break
@@ -203,10 +217,10 @@ def _make_room(
 
 
 def _noise_sizes(problem: Problem, physics: Physics, n_matrices: int) -> np.ndarray:
-    """Standard deviation (row, matrix) of the noise of a direction that has not opened: one, until it is shaken."""
-    scales = np.asarray(step.initial_scales(physics, n_matrices))[1:-1]
+    """Standard deviation (row, inputs and matrices) of the noise of a direction that has not opened: one, until it is shaken."""
+    scales = np.asarray(step.initial_scales(physics, n_matrices))[:-1]
     decay, temperature = problem.training.weight_decay, problem.training.temperature
-    variance, rows = np.ones(n_matrices), []
+    variance, rows = np.ones(1 + n_matrices), []
     for rate in problem.rates:
         rows.append(np.sqrt(variance))
         if temperature:
