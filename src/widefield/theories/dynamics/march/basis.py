@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.custom_batching import custom_vmap
 
 from widefield.theories.dynamics.march.noise import dot, folded, mirrored
 
@@ -124,11 +125,22 @@ def _columns(array: Array, start: Array) -> Array:
     return lax.dynamic_slice_in_dim(array, start, min(BLOCK, array.shape[-1]), array.ndim - 1)
 
 
+@custom_vmap
+def _most(opened: Array) -> Array:
+    """The largest number of batches that are marched together, so that their loops are one."""
+    return opened
+
+
+@_most.def_vmap
+def _most_of_batches(axis_size: int, in_batched: list[bool], opened: Array) -> tuple[Array, bool]:
+    return jnp.max(opened) if in_batched[0] else opened, False
+
+
 def _over_blocks(side: Side, m: Array, body, carry):
     """``body(start, carry)`` for every block of rows that holds open directions: the cost follows those, not the buffer."""
     n = side.direction.shape[1]
     size = min(BLOCK, n)
-    n_blocks = jnp.minimum(-(-side.opened[m] // size), n // size)
+    n_blocks = jnp.minimum(-(-_most(side.opened[m]) // size), n // size)
     return lax.fori_loop(0, n_blocks, lambda i, carry: body(i * size, carry), carry)
 
 

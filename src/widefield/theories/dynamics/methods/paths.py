@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from widefield.theories.dynamics.curves import (
     relative_error,
     widened,
 )
-from widefield.theories.dynamics.march import kernels, responses
+from widefield.theories.dynamics.march import kernels, responses, together
 from widefield.theories.dynamics.march.batch import Arrays, Batch, TooFewPaths, march
 from widefield.theories.dynamics.march.step import gradient_shares
 from widefield.theories.dynamics.memory import DRAWN, FIRST_PATHS, N_BATCHES
@@ -121,7 +122,7 @@ def seconds(problem: Problem, request: Request, n_paths: int | None) -> float:
 
 def all_batches(problem: Problem, request: Request, n_paths: int | None) -> list[Batch]:
     """Independent batches of paths, reduced to what is kept of them; a single one of coordinates, where there are no paths."""
-    depth, n, n_rows = problem.network.depth, problem.task.n_samples, len(problem.rates)
+    n, n_rows = problem.task.n_samples, len(problem.rates)
     n_batches, title = (1, "coordinates") if n_paths is None else (N_BATCHES, f"{N_BATCHES} × {n_paths} paths")
     rows = range(n_rows) if request.responses else request.at  # responses at one step are made of all before it
     parts = responses.n_passes(problem) * request.responses + 1
@@ -130,11 +131,20 @@ def all_batches(problem: Problem, request: Request, n_paths: int | None) -> list
         n_batches * parts * n_rows,
         compiling(problem.shape, n_paths, n, problem.task.n_test > 0) + seconds(problem, request, n_paths),
     ) as advance:
-        batches = []
-        for b in range(n_batches):
-            marched = march(problem, n_paths or 0, request.seed, b, ntk=request.ntk, at=rows, advance=advance)
-            batches.append(_observed(problem, marched, request, len(rows), advance))
-    return batches
+        if n_paths is not None and _together(problem, request, n_paths):
+            marched = iter(together.march(problem, n_paths, request.seed, n_batches, request.ntk, rows, advance))
+        else:
+            alone = partial(march, problem, n_paths or 0, request.seed, ntk=request.ntk, at=rows, advance=advance)
+            marched = (alone(b) for b in range(n_batches))
+        return [_observed(problem, one, request, len(rows), advance) for one in marched]
+
+
+def _together(problem: Problem, request: Request, n_paths: int) -> bool:
+    """Whether all batches are marched at once: not on one processor, where they would leave its cache."""
+    marching = memory.solving(problem, request.method, n_paths)
+    if N_BATCHES * memory.needed(problem, request, n_paths) > memory_budget():
+        return False
+    return together.fits(marching, N_BATCHES)
 
 
 def _observed(problem: Problem, batch: Batch, request: Request, n_rows: int, advance) -> Batch:
