@@ -58,7 +58,7 @@ def _field(problem: Problem, curves: TrainingCurves, request: Request, name: str
         return _split(problem, drawn, int(name == "pregradient"), (states[0], *dims))
     estimate = curves.kernels[name]
     if name == "ntk":
-        ntk = estimate.each(lambda v: np.moveaxis(v[..., :n, :n], 0, 2))
+        ntk = estimate.each(lambda v: np.moveaxis(v, 0, 2))
         return _split(problem, ntk, 2, ("step", "sample", "sample_"))
     if name == "ntk_alignment":
         return ("step",), estimate

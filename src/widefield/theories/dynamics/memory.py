@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from widefield.answer.boundary import describe_bytes, memory_budget
+from widefield.theories.dynamics import inputs
 from widefield.theories.dynamics.curves import N_BATCHES
-from widefield.theories.dynamics.march import batch, responses
+from widefield.theories.dynamics.march import batch, held_out, responses
 from widefield.theories.dynamics.problem import PER_STEP, Problem
 
 if TYPE_CHECKING:
@@ -41,14 +42,14 @@ def sizes(
         made["test_loss"] = 8 * n_rows * copies
     if depth > 1 and method in ("full", "lazy"):
         made["state_prediction"] = curve
-    ntk = 8 * channels**2 * n_all**2 * (1 if method == "lazy" else n_rows * copies)
+    ntk = 8 * channels**2 * n**2 * (1 if method == "lazy" else n_rows * copies)
     made |= {"ntk": ntk, "alignment": 8 * n_rows * depth * copies, "ntk_alignment": ntk}
     two_times = 8 * depth * (1 if problem.by_layer else depth) * n_steps**2 * n**2 * copies
     held = 1 if problem.exact else max(n_paths, BLOCK if depth == 1 and method == "full" else 0)
-    samples = 0 if method == "lazy" else 8 * n_steps * depth * n_all * held * (3 + 3 * channels)
+    samples = 0 if method == "lazy" else 8 * n_steps * depth * n * held * (3 + 3 * channels)
     made |= {"feature_kernel": two_times + samples, "gradient_kernel": channels**2 * two_times + samples}
     if method == "lazy":  # these are made of the prior's kernels between all states
-        between = 16 * depth**2 * n_all**2
+        between = 16 * depth**2 * n_all * n
         made |= {name: made[name] + between for name in (*KERNELS, "alignment", "state_prediction") if name in made}
     if method in ("full", "independent") and not problem.training.flow:
         drawn = 2 * 8 * depth * n * n_paths * N_BATCHES * (n_steps if chosen else 1)
@@ -58,16 +59,16 @@ def sizes(
     return made
 
 
-def _rank(problem: Problem, n_all: int) -> int:
+def _rank(problem: Problem, n: int) -> int:
     """Most directions of the inputs of so many samples."""
     depth, driven = problem.network.depth, problem.task.sequences(problem.network.depth).shape
-    return min(depth * n_all, driven[1] * driven[2] + depth * bool(problem.network.bias_variances.any()))
+    return min(depth * n, driven[1] * driven[2] + depth * bool(problem.network.bias_variances.any()))
 
 
-def first_paths(problem: Problem, n_all: int | None = None) -> int:
-    """As many paths as the first step needs, of the task or of ``n_all`` samples."""
-    n_all = n_all or problem.task.n_samples + problem.task.n_test
-    least = max(batch.most_new(problem.shape, n_all), _rank(problem, n_all), problem.shape.n_outputs)
+def first_paths(problem: Problem, n: int | None = None) -> int:
+    """As many paths as the first step needs, of the task or of ``n`` samples."""
+    n = n or problem.task.n_samples
+    least = max(batch.most_new(problem.shape, n), _rank(problem, n), problem.shape.n_outputs)
     return batch.enough_paths(least, FIRST_PATHS)
 
 
@@ -81,21 +82,21 @@ def solving(problem: Problem, method: str, n_paths: int | None, n_samples: int |
     n_all, depth, flow = n + task.n_test, network.depth, problem.training.flow
     n_rows, compiled = len(problem.rates) * (4 if flow else 1), COMPILED * (2 if flow else 1)
     rows = n_rows * (PER_STEP + 8 * n_all * depth * shape.n_outputs)
-    static = 8 * n_all**2 * (4 + depth * len(problem.readouts))
+    static = 8 * n * n_all * (4 + depth * len(problem.readouts))
     if method == "lazy":
         return COMPILED / 3 + rows + static
     if method == "perturbative" and problem.exact and problem.by_layer:  # in closed form
-        return COMPILED + rows + static + 6 * 8 * n_rows * n_all**2
+        return COMPILED + rows + static + 6 * 8 * n_rows * (n**2 + n_all)
     if method == "full" and problem.white and n_samples is None:  # two samples stand for all
         return 3 * 8 * n**2 + solving(problem, method, n_paths, 2)
     asked = n_paths
-    rank, n_matrices, most = _rank(problem, n_all), len(set(shape.matrices)), batch.most_new(shape, n_all)
+    rank, n_matrices, most = _rank(problem, n), len(set(shape.matrices)), batch.most_new(shape, n)
     n_directions = batch.first_directions(most, n_rows)
     if problem.exact:
         n_paths = rank + shape.n_outputs + 2 * n_matrices * n_directions
         start, buffers = 4.0 * n_paths**2, 4.0 * n_matrices * n_directions * n_paths
     else:
-        n_paths = n_paths or first_paths(problem, n_all)
+        n_paths = n_paths or first_paths(problem, n)
         start = (
             2.0 * n_paths * (rank + shape.n_outputs + 2 * n_matrices * min(n_directions, batch.most_noises(n_paths)))
         )
@@ -103,12 +104,17 @@ def solving(problem: Problem, method: str, n_paths: int | None, n_samples: int |
             max(n_directions, 2 ** int(np.ceil(np.log2(max(min(3, n_rows) * most, 1))))), batch.most_noises(n_paths)
         )
         buffers = 4.0 * n_matrices * n_directions * n_paths
-    site = depth * n_all * n_paths * (4.5 + 4.5 * problem.n_channels) * (1.75 if depth > 2 else 1)
-    square = float(depth * n_all) ** 2  # of the kernel of inputs, whose root is made first
-    marched = max(5 * 8 * square, 8 * (square + max(start, site + buffers + 6 * rank * n_paths)))
+    site = depth * n * n_paths * (4.5 + 4.5 * problem.n_channels) * (1.75 if depth > 2 else 1)
+    square = float(depth * n) ** 2  # of the kernel of inputs, whose root is made first
+    test = 4.0 * depth * task.n_test * (rank + depth) + 5 * depth * held_out.block_size(task.n_test, n_paths) * n_paths
+    marched = max(5 * 8 * square, 8 * (square + max(start, site + buffers + 6 * rank * n_paths) + test))
     gaussians = rank + shape.n_outputs
     if method == "full" and depth == 1 and not problem.exact and gaussians <= 3 and asked is None:  # two rules at least
-        quadrature = 8.0 * (8192 if network.activation.breaks else 48**gaussians) * (2 * n_all + 10)
+        quadrature = (
+            8.0
+            * (8192 if network.activation.breaks else 48**gaussians)
+            * (2 * (n + inputs.BLOCK * (task.n_test > 0)) + 10)
+        )
         marched = max(marched, quadrature) if quadrature < memory_budget() else marched
     return compiled + rows + marched
 

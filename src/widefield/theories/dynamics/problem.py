@@ -14,6 +14,7 @@ from widefield.answer.boundary import describe_bytes, memory_budget
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.question.training import Training
+from widefield.theories.dynamics.inputs import Inputs
 from widefield.theories.dynamics.march.step import Physics, Shape
 
 # Variance, relative to a vector's own, below which no new direction opens. Leaving out a share ε of features and ten times
@@ -65,39 +66,6 @@ def as_loss(loss: Any, n_outputs: int) -> Loss:
 def total_loss(loss: Loss, f: Array, y: Array) -> Array:
     """The sum over (readout, sample)."""
     return jax.vmap(jax.vmap(loss))(f, y).sum()
-
-
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """The kernel of inputs and biases over (state, sample) nodes, test inputs last, and its root: made once for a question."""
-
-    network: Network
-    task: Task
-
-    @cached_property
-    def kernel(self) -> np.ndarray:
-        """(state · sample, state · sample), with the masks of inputs and biases."""
-        network, x = self.network, self.task.sequences(self.network.depth, test=True)
-        n, depth = len(x), network.depth
-        driven = np.zeros((depth, n, x.shape[-1]))
-        driven[: x.shape[1]] = x.swapaxes(0, 1)
-        nodes = driven.reshape(depth * n, -1)
-
-        def masked(variances: np.ndarray, tied: bool) -> np.ndarray:
-            root = np.sqrt(variances)
-            return np.kron((np.ones((depth, depth)) if tied else np.eye(depth)) * np.outer(root, root), np.ones((n, n)))
-
-        inputs = masked(network.input_variances, network.inputs == "tied") * (nodes @ nodes.T) / x.shape[-1]
-        return inputs + masked(network.bias_variances, network.biases == "tied")
-
-    @cached_property
-    def root(self) -> np.ndarray:
-        """L0 (state, sample, direction): a thin root of the kernel."""
-        values, vectors = np.linalg.eigh(self.kernel)
-        keep = values > 1e-14 * max(values[-1], 1e-300)
-        keep[-1] = True  # a zero input still needs a direction
-        values = np.maximum(values, 0.0)
-        return (vectors[:, keep] * np.sqrt(values[keep])).reshape(self.network.depth, -1, int(keep.sum()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +137,7 @@ class Problem:
         return Shape(
             activation=network.activation.function, gradient=_gradient(self.loss),
             matrices=tuple(0 if tied else k for k in range(network.depth - 1)), readouts=self.readouts,
-            n_outputs=self.labels.shape[2], n_train=self.task.n_samples, exact=self.exact,
+            n_outputs=self.labels.shape[2], exact=self.exact,
             shared_inputs=bool(shared), responses=self.responses, langevin=self.training.temperature > 0,
             momentum=self.training.momentum_time is not None,
         )  # fmt: skip

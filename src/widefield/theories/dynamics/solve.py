@@ -100,8 +100,8 @@ def solve(question: Problem, request: Request) -> TrainingCurves:
         if why.step is None:
             raise
         # no numbers: at some step more directions opened than the paths can tell apart
-        n_rows, n_states, n_samples = len(question.rates), *question.physics.inputs.shape[:2]
-        nothing = np.full((n_rows, n_states, n_samples, question.shape.n_outputs), np.nan)
+        task, n_rows, n_states = question.task, len(question.rates), question.network.depth
+        nothing = np.full((n_rows, n_states, task.n_samples + task.n_test, question.shape.n_outputs), np.nan)
         return TrainingCurves(
             Estimate(nothing), Estimate(np.full(n_rows, np.nan)), rtol=request.limit(sampled=True), failure=Status.not_converged,
             n_paths=request.paths, notes=(f"stopped at step {why.step}: {why}",),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.custom_batching import custom_vmap
 
 from widefield.theories.dynamics.march.noise import dot, folded, mirrored
 
@@ -70,10 +71,10 @@ def expand(
     """
     scale = weight * jnp.sum(vectors**2, axis=1)
     n = side.direction.shape[1]
-    known, rest = _project(side, m, jnp.zeros((len(vectors), n), vectors.dtype), vectors, weight)
+    known, rest = project(side, m, jnp.zeros((len(vectors), n), vectors.dtype), vectors, weight)
 
     def open_new(known, rest):
-        known, rest = _project(side, m, known, rest, weight)  # once is unstable: roundings grow by what little is left
+        known, rest = project(side, m, known, rest, weight)  # once is unstable: roundings grow by what little is left
         return known, *orthonormal(rest, scale, weight, tolerance)
 
     def nothing_new(known, rest):
@@ -81,7 +82,7 @@ def expand(
 
     is_new = jnp.any(weight * jnp.sum(rest**2, axis=1) > tolerance * scale)
     known, fresh, lower, opened = lax.cond(is_new, open_new, nothing_new, known, rest)
-    overlaps = _overlaps(other, m, fresh, weight)
+    overlaps = overlaps_with_noise(other, m, fresh, weight)
     where = side.opened[m] + jnp.cumsum(opened) - 1
     where = jnp.where(opened, where, n)  # out of bounds: dropped
     direction = side.direction.at[m, where].set(fresh, mode="drop")
@@ -91,7 +92,7 @@ def expand(
     return side, coefficients, jnp.where(opened[:, None], 0.0, overlaps)
 
 
-def _project(side: Side, m: Array, known: Array, rest: Array, weight: float) -> tuple[Array, Array]:
+def project(side: Side, m: Array, known: Array, rest: Array, weight: float) -> tuple[Array, Array]:
     """What ``rest`` still has along the open directions, moved to ``known``; block after block, so each is read once."""
 
     def one(start, carry):
@@ -103,7 +104,7 @@ def _project(side: Side, m: Array, known: Array, rest: Array, weight: float) -> 
     return _over_blocks(side, m, one, (known, rest))
 
 
-def _overlaps(other: Side, m: Array, fresh: Array, weight: float) -> Array:
+def overlaps_with_noise(other: Side, m: Array, fresh: Array, weight: float) -> Array:
     """Averages of fresh directions, rows of the table, and of small rests with the noises that the other side has opened."""
     n = other.noise.shape[1]
     fresh = folded(fresh, other.parity) if other.paired else fresh
@@ -124,11 +125,22 @@ def _columns(array: Array, start: Array) -> Array:
     return lax.dynamic_slice_in_dim(array, start, min(BLOCK, array.shape[-1]), array.ndim - 1)
 
 
+@custom_vmap
+def _most(opened: Array) -> Array:
+    """The largest number of batches that are marched together, so that their loops are one."""
+    return opened
+
+
+@_most.def_vmap
+def _most_of_batches(axis_size: int, in_batched: list[bool], opened: Array) -> tuple[Array, bool]:
+    return jnp.max(opened) if in_batched[0] else opened, False
+
+
 def _over_blocks(side: Side, m: Array, body, carry):
     """``body(start, carry)`` for every block of rows that holds open directions: the cost follows those, not the buffer."""
     n = side.direction.shape[1]
     size = min(BLOCK, n)
-    n_blocks = jnp.minimum(-(-side.opened[m] // size), n // size)
+    n_blocks = jnp.minimum(-(-_most(side.opened[m]) // size), n // size)
     return lax.fori_loop(0, n_blocks, lambda i, carry: body(i * size, carry), carry)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,10 @@ from jax import Array
 
 from widefield.answer.boundary import describe_bytes, memory_budget
 from widefield.theories.dynamics.curves import to_the_end
-from widefield.theories.dynamics.march import basis, step
+from widefield.theories.dynamics.march import basis, held_out, step
 from widefield.theories.dynamics.march.basis import Side
 from widefield.theories.dynamics.march.noise import added, mirrored, sampled_blocks, whitened
-from widefield.theories.dynamics.march.step import Physics, Shape, State
+from widefield.theories.dynamics.march.step import Physics, Record, Shape, State
 from widefield.theories.dynamics.problem import Loss, Problem, total_loss
 
 FIRST_DIRECTIONS, LARGE_FIRST = 32, 128  # noises drawn at first
@@ -65,45 +65,96 @@ class Batch:
     paths_needed: float = 0.0
 
 
-@partial(jax.jit, static_argnames=("shape", "loss", "ntk"), donate_argnames="state")
-def _step(shape: Shape, loss: Loss, physics: Physics, state: State, rate: Array, ntk: bool):
-    """Also the loss, the tangent kernel and the alignment. The state is updated in place: its arrays are large."""
-    state, record = step.step(shape, physics, state, rate)
-    read = record.prediction[jnp.asarray(shape.readouts)][:, : shape.n_train]
+def one_step(shape: Shape, loss: Loss, physics: Physics, state: State, rate: Array, ntk: bool, tests, sizes: Array):
+    """Also the loss, the tangent kernel, the alignment, and what moves the outputs of ``tests`` where A = B = 0."""
+    state, record, expansions = step.passes(shape, physics, state)
+    kick = held_out.tangent_kick(shape, physics, state, tests, sizes, record) if tests else None
+    state = step.learn(shape, physics, state, rate, record, expansions)
+    read = record.prediction[jnp.asarray(shape.readouts)]
     weight = 1.0 if shape.exact else 1.0 / record.feature.shape[-1]
     kernel = step.tangent_kernel(shape, physics, record.feature, record.gradient, weight) if ntk else None
     aligned = step.label_alignment(physics.labels, record.feature, weight)
-    return state, record, total_loss(loss, read, physics.labels), kernel, aligned
+    return state, record, total_loss(loss, read, physics.labels), kernel, aligned, kick
+
+
+# in place: the arrays of the state are large
+_step = partial(jax.jit, static_argnames=("shape", "loss", "ntk"), donate_argnames="state")(one_step)
+
+
+@dataclass
+class Start:
+    """A batch before its first step, and what it draws when directions open."""
+
+    state: State
+    drawn: np.ndarray  # noises (matrix, side)
+    rng: np.random.Generator
+    most: int  # directions that a step may open
+    sizes: np.ndarray  # deviations (row, inputs and matrices) of noises that no direction has met
+    tests: held_out.HeldOut | None
+
+    def make_room(self, shape: Shape, t: int) -> None:
+        """Noises for the directions that step t may open."""
+        self.state, self.drawn = _make_room(shape, self.most, self.state, self.drawn, self.rng, self.sizes[t, 1:])
+
+
+class Rows:
+    """Rows of one batch as they are made, until one diverges."""
+
+    def __init__(self, problem: Problem, ntk: bool, at: Sequence[int]):
+        self.problem, self.ntk, self.at = problem, ntk, at
+        self.rows: list[tuple] = []
+        self.samples: dict[int, SiteValues] = {}
+        self.stop: int | None = None
+
+    def add(self, t: int, prediction, unseen, loss, kernel, aligned, record: Record | None) -> None:
+        """Row t, with the outputs ``unseen`` (state, test, output) and the ``record`` of steps that are kept."""
+        f = np.concatenate([prediction, np.asarray(unseen)[:, : self.problem.task.n_test]], axis=1)
+        if diverges(f, float(loss), self.rows[0][1] if self.rows else None):
+            self.stop = t
+            return
+        self.rows.append((f, float(loss), np.asarray(kernel) if self.ntk else np.zeros(()), np.asarray(aligned)))
+        if record is not None:
+            site = (record.feature, record.gradient, record.preactivation, record.pregradient)
+            self.samples[t] = SiteValues(*(np.asarray(v) for v in site))
+
+    def batch(self, state: State, weight: float) -> Batch:
+        """All of it, with what the last ``state`` says of the directions."""
+        n_rows = len(self.problem.rates)
+        prediction, loss, ntk, alignment = (to_the_end(column, n_rows) for column in zip(*self.rows, strict=True))
+        return Batch(
+            prediction, loss, ntk if self.ntk else None, alignment, self.samples, weight,
+            tuple(map(int, _opened(state).ravel())), _orthogonality(state, weight), self.stop,
+        )  # fmt: skip
+
+
+def physics_of(problem: Problem, n_paths: int) -> Physics:
+    """With the tolerances of so many paths."""
+    return problem.physics._replace(tolerance=jnp.asarray(problem.tolerances(n_paths), jnp.float64))
 
 
 def march(problem: Problem, n_paths: int, seed: int, batch: int, *, ntk: bool, at: Sequence[int], advance) -> Batch:
     """March through all steps, keeping samples at the steps ``at``."""
-    shape = problem.shape
-    physics = problem.physics._replace(tolerance=jnp.asarray(problem.tolerances(n_paths), jnp.float64))
-    state, drawn, rng = _begin(problem, shape, physics, n_paths, seed, batch)
-    most, sizes = most_new(shape, physics.inputs.shape[1]), _noise_sizes(problem, physics, len(state.matrices.memory))
-    rows: list[tuple] = []
-    samples: dict[int, SiteValues] = {}
-    stop = None
+    shape, physics = problem.shape, physics_of(problem, n_paths)
+    start = begin(problem, physics, n_paths, seed, batch)
+    tests, rows = start.tests, Rows(problem, ntk, at)
+    unseen: Any = np.zeros((problem.network.depth, problem.task.n_test, shape.n_outputs))  # outputs of test inputs
     for t, rate in enumerate(problem.rates):
         record = None  # the last one's memory is free again
-        state, drawn = _make_room(shape, most, state, drawn, rng, sizes[t])
-        state, record, loss, kernel, aligned = _step(shape, problem.loss, physics, state, rate, ntk)
-        f, value = np.asarray(record.prediction), float(loss)
-        if diverges(f, value, rows[0][1] if rows else None):
-            stop = t
+        start.make_room(shape, t)
+        size = jnp.asarray(start.sizes[t])
+        if tests is not None and shape.responses:
+            unseen = held_out.predict(shape, physics, start.state, tests, size)
+        driven = None if shape.responses else tests
+        start.state, record, loss, kernel, aligned, kick = _step(
+            shape, problem.loss, physics, start.state, rate, ntk, driven, size
+        )
+        rows.add(t, record.prediction, unseen, loss, kernel, aligned, record if t in at else None)
+        if rows.stop is not None:
             break
-        rows.append((f, value, np.asarray(kernel) if ntk else np.zeros(()), np.asarray(aligned)))
-        if t in at:
-            site = (record.feature, record.gradient, record.preactivation, record.pregradient)
-            samples[t] = SiteValues(*(np.asarray(v) for v in site))
+        if kick is not None:
+            unseen = unseen + rate * np.asarray(kick)
         advance(1)
-    weight, n_rows = 1.0 if shape.exact else 1.0 / n_paths, len(problem.rates)
-    prediction, values, kernels, alignment = (to_the_end(column, n_rows) for column in zip(*rows, strict=True))
-    return Batch(
-        prediction, values, kernels if ntk else None, alignment, samples, weight, tuple(map(int, _opened(state).ravel())),
-        _orthogonality(state, weight), stop,
-    )  # fmt: skip
+    return rows.batch(start.state, 1.0 if shape.exact else 1.0 / n_paths)
 
 
 def diverges(outputs: np.ndarray, loss: float, first: float | None) -> bool:
@@ -114,8 +165,9 @@ def diverges(outputs: np.ndarray, loss: float, first: float | None) -> bool:
     return not finite or (first is not None and loss > DIVERGED * max(first, 1.0))
 
 
-def _begin(problem: Problem, shape: Shape, physics: Physics, n_paths: int, seed: int, batch: int):
+def begin(problem: Problem, physics: Physics, n_paths: int, seed: int, batch: int) -> Start:
     """White noises and the state before the first step."""
+    shape = problem.shape
     n_inputs, n_matrices, n_rows = physics.inputs.shape[-1], len(set(shape.matrices)), len(problem.rates)
     most = most_new(shape, physics.inputs.shape[1])
     n = first_directions(most, n_rows)
@@ -135,8 +187,10 @@ def _begin(problem: Problem, shape: Shape, physics: Physics, n_paths: int, seed:
         white = [jnp.zeros((n_matrices, room, n_paths // 2)) for _ in range(2)]
         for i, block in enumerate(blocks):  # both sides of the first matrix, of the second, …
             white[i % 2] = added(white[i % 2], block, i // 2, 0, 1.0)
-    start = step.start(shape, physics, (inputs, readouts, (white[0], white[1])), int(rng.integers(2**31)))
-    return start, np.full((n_matrices, 2), n), rng
+    state = step.start(shape, physics, (inputs, readouts, (white[0], white[1])), int(rng.integers(2**31)))
+    drawn, sizes = np.full((n_matrices, 2), n), _noise_sizes(problem, physics, n_matrices)
+    tests = held_out.held_out(problem.inputs, shape, state, drawn, seed, batch) if problem.task.n_test else None
+    return Start(state, drawn, rng, most, sizes, tests)
 
 
 def most_noises(n_paths: int) -> int:
@@ -191,7 +245,7 @@ def _make_room(
         if (_opened(state) + most > more).any():
             raise TooFewPaths(int(_opened(state).max()), 2 * n_paths, int(state.step))
     if more.max() > n_rows:
-        state = _double(shape, state)
+        state = double(shape, state)
     if shape.exact:
         return state, more
     noises = [side.noise for side in state.matrices.sides]
@@ -203,10 +257,10 @@ def _make_room(
 
 
 def _noise_sizes(problem: Problem, physics: Physics, n_matrices: int) -> np.ndarray:
-    """Standard deviation (row, matrix) of the noise of a direction that has not opened: one, until it is shaken."""
-    scales = np.asarray(step.initial_scales(physics, n_matrices))[1:-1]
+    """Standard deviation (row, inputs and matrices) of the noise of a direction that has not opened: one, until it is shaken."""
+    scales = np.asarray(step.initial_scales(physics, n_matrices))[:-1]
     decay, temperature = problem.training.weight_decay, problem.training.temperature
-    variance, rows = np.ones(n_matrices), []
+    variance, rows = np.ones(1 + n_matrices), []
     for rate in problem.rates:
         rows.append(np.sqrt(variance))
         if temperature:
@@ -214,7 +268,7 @@ def _noise_sizes(problem: Problem, physics: Physics, n_matrices: int) -> np.ndar
     return np.array(rows)
 
 
-def _double(shape: Shape, state: State) -> State:
+def double(shape: Shape, state: State) -> State:
     """Buffers for as many again; coordinates are appended."""
     n_matrices, n, n_paths = state.matrices.forward.direction.shape
     need = 4 * 8 * n_matrices * 2 * n * n_paths * (2 if shape.exact else 1)

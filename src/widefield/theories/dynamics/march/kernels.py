@@ -9,15 +9,15 @@ from widefield.theories.dynamics.march.batch import SiteValues
 Samples = Mapping[int, SiteValues]  # by step
 
 
-def features(samples: Samples, weight: float, n_train: int, by_layer: bool) -> np.ndarray:
-    """Φ (state, state_, at, at_, sample, sample_) of the training samples; ``by_layer``: of each state with itself."""
-    phi = stack(samples, "feature")[:, :, :n_train]
+def features(samples: Samples, weight: float, by_layer: bool) -> np.ndarray:
+    """Φ (state, state_, at, at_, sample, sample_) of the samples; ``by_layer``: of each state with itself."""
+    phi = stack(samples, "feature")
     return _averages(phi, phi, weight, by_layer)
 
 
-def gradients(samples: Samples, weight: float, n_train: int, by_layer: bool) -> np.ndarray:
+def gradients(samples: Samples, weight: float, by_layer: bool) -> np.ndarray:
     """G (channel, channel_, state, state_, at, at_, sample, sample_), likewise."""
-    channels = np.moveaxis(stack(samples, "gradient")[:, :, :, :n_train], 1, 0)
+    channels = np.moveaxis(stack(samples, "gradient"), 1, 0)
     return np.stack([np.stack([_averages(g, other, weight, by_layer) for other in channels]) for g in channels])
 
 
@@ -46,8 +46,7 @@ def tangent_alignment(labels: np.ndarray, ntk: np.ndarray) -> np.ndarray:
     Both are matrices over (readout, output, sample); ``labels`` are (readout, sample, output).
     """
     y = np.moveaxis(labels, 2, 1).reshape(-1, labels.shape[1])
-    K = ntk[..., : y.shape[1], : y.shape[1]]
-    rows = np.isfinite(K).all(axis=(1, 2, 3, 4))
-    K = np.where(rows[:, None, None, None, None], K, 0.0)
+    rows = np.isfinite(ntk).all(axis=(1, 2, 3, 4))
+    K = np.where(rows[:, None, None, None, None], ntk, 0.0)
     size = np.sqrt(np.sum(K**2, axis=(1, 2, 3, 4))) * np.sum(y**2)
     return np.where(rows, np.einsum("tcdpq,cp,dq->t", K, y, y) / np.where(size > 0, size, 1.0), np.inf)

@@ -38,17 +38,20 @@ def folded(full: Array, parity: float | Array) -> Array:
     return first + parity * second
 
 
-def sampled_blocks(sizes: list[int], n_paths: int, seed: int, batch: int) -> Iterator[Array]:
-    """White noises in blocks (size, path): one scrambled Sobol stream per batch where affordable, pseudo-random otherwise."""
-    sequence = np.random.SeedSequence(seed, spawn_key=(batch,))
-    n_noises, edges = sum(sizes), np.cumsum(sizes)[:-1]
+def sampled_blocks(sizes: list[int], n_paths: int, seed: int, *stream: int, after: int = 0) -> Iterator[Array]:
+    """White noises in blocks (size, path): scrambled Sobol points of every stream where affordable, pseudo-random otherwise.
+
+    Those of several streams together are Sobol points too where one begins ``after`` the noises of the others.
+    """
+    sequence = np.random.SeedSequence(seed, spawn_key=stream)
+    n_noises, edges = after + sum(sizes), np.cumsum(sizes)[:-1]
     if n_paths & (n_paths - 1) or n_paths > MOST_SOBOL or n_noises > MAX_SOBOL:
         key = jax.random.key(int(sequence.generate_state(1)[0]))
-        yield from jnp.split(jax.random.normal(key, (n_noises, n_paths), jnp.float64), edges)
+        yield from jnp.split(jax.random.normal(key, (sum(sizes), n_paths), jnp.float64), edges)
         return
     from scipy.stats import qmc  # a second to import
 
-    points = qmc.Sobol(n_noises, seed=np.random.default_rng(sequence)).random(n_paths)
+    points = qmc.Sobol(n_noises, seed=np.random.default_rng(sequence)).random(n_paths)[:, after:]
     for block in np.split(points, edges, axis=1):
         yield jnp.asarray(ndtri(np.clip(block, 2.0**-54, 1 - 2.0**-54)).T)
 

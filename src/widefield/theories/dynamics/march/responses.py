@@ -71,8 +71,8 @@ def responses(
         T, depth, channels = len(problem.rates), problem.network.depth, problem.n_channels
         flat = sources.slopes(np.ones((T, depth, n, 1)), np.zeros((channels, T, depth, n, 1)))
         return _respond(problem, batch, flat, advance), None, 0.0
-    h = kernels.stack(batch.samples, "preactivation")[:, :, :n]
-    z = np.moveaxis(kernels.stack(batch.samples, "pregradient")[:, :, :, :n], 1, 0)
+    h = kernels.stack(batch.samples, "preactivation")
+    z = np.moveaxis(kernels.stack(batch.samples, "pregradient"), 1, 0)
     if not problem.network.activation.breaks:
         return _respond(problem, batch, sources.smooth(activation, h, z), advance), None, 0.0
     fine, coarse = (
@@ -181,15 +181,14 @@ class _Couplings:
         r""":math:`C = \kappa(t,s)\Delta_\alpha(s)[M w\Phi + X]`, :math:`D = \kappa\sum_{c'}\Delta^{c'}G^{cc'}` and the readout's own motion."""
         problem, n, depth, T = self.problem, self.n, self.depth, self.T
         by_layer, v = problem.by_layer, problem.network.readout_variance
-        phi, G = (make(batch.samples, batch.weight, n, by_layer) for make in (kernels.features, kernels.gradients))
+        phi, G = (make(batch.samples, batch.weight, by_layer) for make in (kernels.features, kernels.gradients))
         _, kappa = memory_of_updates(problem)
         channels = [(c, o) for c in problem.readouts for o in range(problem.shape.n_outputs)]
         read = jnp.asarray(batch.prediction[:, list(problem.readouts), :n])
         delta = -np.asarray(jax.vmap(lambda f: problem.shape.gradient(f, jnp.asarray(problem.labels)))(read))
         delta = delta.transpose(1, 3, 0, 2).reshape(-1, T, n)  # of every channel
         place = lambda state: 0 if by_layer else state  # noqa: E731
-        X = problem.inputs.kernel
-        X = X.reshape(depth, len(X) // depth, depth, -1)[:, :n, :, :n]
+        X = problem.inputs.kernel.reshape(depth, n, depth, n)
         self.C = np.zeros((depth, T, n, T, len(channels), self.J, n))
         self.D = np.zeros((len(channels), depth, T, n, T, self.J, n))
         for k, j, l in ((k, j, l) for states in self.sites for k in states for j, l in enumerate(states)):

@@ -31,7 +31,6 @@ class Shape(NamedTuple):
     matrices: tuple[int, ...]  # which weight matrix leads into state 1, 2, …
     readouts: tuple[int, ...]  # states that are read out, ascending
     n_outputs: int
-    n_train: int
     exact: bool  # coordinates instead of paths
     shared_inputs: bool = True  # False: those of different states are uncorrelated
     responses: bool = True  # False: A = B = 0
@@ -47,7 +46,7 @@ class Physics(NamedTuple):
     weight_variance: Array  # one per transition
     readout_variance: Array
     shares: Array
-    labels: Array  # (readout, train sample, output)
+    labels: Array  # (readout, sample, output)
     decay: Array  # λ
     momentum: Array  # 1/τ, 0 without
     scale: Array  # of the initial weights: one for all, or (2 + matrices,) of inputs, matrices and readout
@@ -101,28 +100,39 @@ def initial_scales(physics: Physics, n_matrices: int) -> Array:
 
 def step(shape: Shape, physics: Physics, state: State, rate: Array) -> tuple[State, Record]:
     """Row t of all fields, and the state after update t."""
+    state, record, expansions = passes(shape, physics, state)
+    return learn(shape, physics, state, rate, record, expansions), record
+
+
+def passes(shape: Shape, physics: Physics, state: State) -> tuple[State, Record, tuple[Array, Array]]:
+    """Forward, output and backward: the directions that the step opens, row t of all fields, and the expansions of φ and g."""
     weight = 1.0 if shape.exact else 1.0 / state.input_noise.shape[-1]
     state, hidden, feature, expansions = _forward(shape, physics, state, weight)
-    prediction = _readout(shape, physics, state, feature, weight)
+    prediction = outputs(shape, physics, state, feature, weight)
     read = prediction[jnp.asarray(shape.readouts)]
-    delta = -shape.gradient(read[:, : shape.n_train], physics.labels)
-    delta = jnp.zeros_like(read).at[:, : shape.n_train].set(delta)
+    delta = -shape.gradient(read, physics.labels)
     state, gradient, pregradient, returned = _backward(shape, physics, state, hidden, weight)
-    record = Record(prediction, delta, feature, gradient, hidden, pregradient)
-    state = _update(shape, physics, state, rate, delta, feature, gradient, expansions, returned)
+    return state, Record(prediction, delta, feature, gradient, hidden, pregradient), (expansions, returned)
+
+
+def learn(
+    shape: Shape, physics: Physics, state: State, rate: Array, record: Record, expansions: tuple[Array, Array]
+) -> State:
+    """The state after update t."""
+    state = _update(shape, physics, state, rate, record.delta, record.feature, record.gradient, *expansions)
     if shape.langevin:
         state = _shake(physics, state, rate)
-    return state._replace(step=state.step + 1), record
+    return state._replace(step=state.step + 1)
 
 
-def _scales(physics: Physics, state: State) -> Array:
+def noise_scales(physics: Physics, state: State) -> Array:
     """Of the noises of inputs, matrices and readout by now."""
     return state.kept * initial_scales(physics, len(state.matrices.memory))
 
 
 def _forward(shape: Shape, physics: Physics, state: State, weight: float):
     """h and φ of every state, opening directions on the way. Also the expansion of every φ but the last."""
-    gamma, scales, matrices = physics.richness, _scales(physics, state), state.matrices
+    gamma, scales, matrices = physics.richness, noise_scales(physics, state), state.matrices
     n_states, n_samples, _ = physics.inputs.shape
     outer = scales[0] * state.input_noise + gamma * state.input_memory
     first = physics.inputs[0] @ outer
@@ -145,7 +155,7 @@ def _forward(shape: Shape, physics: Physics, state: State, weight: float):
     return state._replace(matrices=matrices._replace(forward=forward)), hidden, feature, expansions
 
 
-def _readout(shape: Shape, physics: Physics, state: State, feature: Array, weight: float) -> Array:
+def outputs(shape: Shape, physics: Physics, state: State, feature: Array, weight: float) -> Array:
     r""":math:`f = \sqrt v\langle v\varphi\rangle/\gamma_0`; the readout's noise has no average with features that have not moved."""
     if not shape.responses:
         every = jnp.zeros((*feature.shape[:2], shape.n_outputs), feature.dtype)
@@ -157,16 +167,24 @@ def _readout(shape: Shape, physics: Physics, state: State, feature: Array, weigh
     return total.reshape(*feature.shape[:2], shape.n_outputs)
 
 
+def read_back(shape: Shape, physics: Physics, state: State, size: tuple[int, ...]) -> Array:
+    """What z (channel, state, sample, S) has of the readouts, each at its state."""
+    v, scale = physics.readout_variance, noise_scales(physics, state)[-1]
+    readout = jnp.sqrt(v) * (scale * state.readout_noise + physics.richness * jnp.sqrt(v) * state.readout_memory)
+    channels = [(c, o) for c in shape.readouts for o in range(shape.n_outputs)]
+    z = jnp.zeros((len(channels), *size), readout.dtype)
+    for i, (c, o) in enumerate(channels):
+        z = z.at[i, c].set(readout[o])
+    return z
+
+
 def _backward(shape: Shape, physics: Physics, state: State, hidden: Array, weight: float):
     """g and z (channel, state, sample, S), and the expansion (transition, channel, sample, direction) of every upper g."""
-    gamma, v, scales, matrices = physics.richness, physics.readout_variance, _scales(physics, state), state.matrices
+    gamma, scales, matrices = physics.richness, noise_scales(physics, state), state.matrices
     _, slope = jax.jvp(shape.activation, (hidden,), (jnp.ones_like(hidden),))
-    readout = jnp.sqrt(v) * (scales[-1] * state.readout_noise + gamma * jnp.sqrt(v) * state.readout_memory)
     channels = [(c, o) for c in shape.readouts for o in range(shape.n_outputs)]
     n_states, n_samples, n_paths = hidden.shape
-    pregradient = jnp.zeros((len(channels), *hidden.shape), hidden.dtype)
-    for i, (c, o) in enumerate(channels):
-        pregradient = pregradient.at[i, c].set(readout[o])
+    pregradient = read_back(shape, physics, state, hidden.shape)
     returned = jnp.zeros((n_states - 1, len(channels), n_samples, matrices.memory.shape[2]), hidden.dtype)
     carry = (matrices.backward, slope[None] * pregradient, pregradient, returned)
 
@@ -290,10 +308,32 @@ def tangent_kernel(shape: Shape, physics: Physics, feature: Array, gradient: Arr
     return lax.fori_loop(0, len(pairs), one, total)
 
 
+def tangent_between(
+    shape: Shape, physics: Physics, one: tuple[Array, ...], other: tuple[Array, ...], weight: float
+) -> Array:
+    """The same between two sets of inputs, each with its part along L0 (state, sample, direction), φ and g."""
+    channels = [(c, o) for c in shape.readouts for o in range(shape.n_outputs)]
+    same = np.equal.outer([o for _, o in channels], [o for _, o in channels])
+    read = jnp.asarray([c for c, _ in channels])
+    total = physics.readout_variance * weight * jnp.einsum("cps,dqs->cdpq", one[1][read], other[1][read])
+    total = total * same[:, :, None, None]
+    share, root = jnp.sqrt(gradient_shares(physics)), jnp.append(0.0, jnp.sqrt(physics.weight_variance))
+    leads, n_states = (-1, *shape.matrices), len(one[1])
+    masks = jnp.asarray(np.equal.outer(leads, leads), float)
+
+    def pair(i, total):
+        k, l = i // n_states, i % n_states
+        below = dot(one[1][jnp.maximum(k - 1, 0)], other[1][jnp.maximum(l - 1, 0)], weight)
+        below = masks[k, l] * root[k] * root[l] * below
+        G = weight * share[k] * share[l] * jnp.einsum("aps,bqs->abpq", one[2][:, k], other[2][:, l])
+        return total + G * (one[0][k] @ other[0][l].T + below)[None, None]
+
+    return lax.fori_loop(0, n_states**2, pair, total)
+
+
 def label_alignment(labels: Array, feature: Array, weight: float | Array) -> Array:
     """Cosine of the equal-time features of every state with the kernel of the labels, summed over readouts; (state,)."""
-    train = feature[:, : labels.shape[1]]
-    return label_cosine(labels, weight * train @ jnp.swapaxes(train, 1, 2))
+    return label_cosine(labels, weight * feature @ jnp.swapaxes(feature, 1, 2))
 
 
 def label_cosine(labels: Array, kernel: Array) -> Array:

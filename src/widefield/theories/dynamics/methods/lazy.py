@@ -41,11 +41,11 @@ def solve(problem: Problem, request: Request) -> TrainingCurves:
     error = accuracy * float(path) / size(outputs, problem.least_output)
     if stop is not None:
         prediction[stop:], loss[stop:] = np.inf, np.inf
-    ntk = _over_outputs(problem, tangent[read])
+    ntk = _over_outputs(problem, tangent[read][:, :, :n])
     ntk = np.broadcast_to(ntk, (n_rows, *ntk.shape))
     kernels = {"ntk": Estimate(ntk)} | _static_kernels(problem, request)
     if "ntk_alignment" in request.fields:
-        kernels["ntk_alignment"] = Estimate(tangent_alignment(problem.labels, ntk[..., :n, :n]))
+        kernels["ntk_alignment"] = Estimate(tangent_alignment(problem.labels, ntk))
     return TrainingCurves(
         Estimate(prediction), Estimate(loss), kernels, error=error, rtol=request.limit(sampled=False),
         diagnostics={"solver": "static kernel"}, **divergence(stop),
@@ -54,10 +54,10 @@ def solve(problem: Problem, request: Request) -> TrainingCurves:
 
 @np.errstate(over="ignore", invalid="ignore")  # a divergence is seen in its loss
 def _descent(problem: Problem, tangent: np.ndarray, advance: Callable[[int], None]) -> tuple[np.ndarray, np.ndarray]:
-    """Outputs (step, state, sample, output) of all inputs and the loss, from the kernel (state, readout, sample, sample_)."""
+    """Outputs (step, state, sample, output) of all inputs and the loss, from the kernel (state, readout, input, sample)."""
     shape, n, read, tau = problem.shape, problem.task.n_samples, list(problem.readouts), problem.training.momentum_time
     labels = jnp.asarray(problem.labels)
-    f = np.zeros((len(tangent), tangent.shape[-1], shape.n_outputs))
+    f = np.zeros((len(tangent), tangent.shape[2], shape.n_outputs))
     motion = np.zeros_like(f)
     outputs, values = [], []
     for rate in problem.rates:
@@ -65,7 +65,7 @@ def _descent(problem: Problem, tangent: np.ndarray, advance: Callable[[int], Non
         train = jnp.asarray(f[read][:, :n])
         values.append(float(total_loss(problem.loss, train, labels)))
         delta = -np.asarray(shape.gradient(train, labels))
-        kick = np.einsum("cdpq,dqo->cpo", tangent[..., :n], delta)
+        kick = np.einsum("cdpq,dqo->cpo", tangent, delta)
         inertia = 1.0 if tau is None else rate / tau
         motion = (1 - inertia) * motion + inertia * kick
         f = f + rate * motion
@@ -74,19 +74,19 @@ def _descent(problem: Problem, tangent: np.ndarray, advance: Callable[[int], Non
 
 
 def _tangent_kernel(problem: Problem, request: Request) -> tuple[np.ndarray, float]:
-    """The prior's NTK (state, readout, sample, sample_), training and test inputs together, and its relative error.
+    """The prior's NTK (state, readout, input, sample) of training and test inputs with the training ones, and its relative error.
 
     Rows of states that are not read out are zero unless all are asked for: they need all pairs of states.
     """
     depth, read = problem.network.depth, list(problem.readouts)
     every_state = "state_prediction" in request.fields or len(read) > 1
     x = problem.task.sequences(depth, test=True)
-    samples = range(len(x))
-    kernel, error = np.zeros((depth, len(read), len(x), len(x))), 0.0
+    samples = range(len(x)), range(problem.task.n_samples)
+    kernel, error = np.zeros((depth, len(read), *map(len, samples))), 0.0
     if every_state or read != [depth - 1]:
-        kernel, error = _random(problem, request, x, Target("tangent", range(depth), read, samples, samples))
+        kernel, error = _random(problem, request, x, Target("tangent", range(depth), read, *samples))
     if read == [depth - 1]:
-        kernel[-1, 0], last = _random(problem, request, x, Target("tangent", None, None, samples, samples))
+        kernel[-1, 0], last = _random(problem, request, x, Target("tangent", None, None, *samples))
         error = max(error, last)
     return kernel, error
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from widefield.theories.dynamics.curves import (
     relative_error,
     widened,
 )
-from widefield.theories.dynamics.march import kernels, responses
+from widefield.theories.dynamics.march import kernels, responses, together
 from widefield.theories.dynamics.march.batch import Arrays, Batch, TooFewPaths, march
 from widefield.theories.dynamics.march.step import gradient_shares
 from widefield.theories.dynamics.memory import DRAWN, FIRST_PATHS
@@ -27,6 +28,7 @@ from widefield.theories.dynamics.request import AVERAGED, Request, compiling
 MOST_PATHS = 2**17
 N_DRAWN = 1024  # samples that are drawn where linear networks have coordinates
 MOST_KICKED = 2**14  # paths that are taken unasked to resolve kinks
+SAMPLE_SECONDS, TEST_SECONDS = 2.5e-7, 2.5e-8  # of a value of a field of a training or test input, on one core
 Made = TypeVar("Made")
 UNRESOLVED = "responses are smoothed: in some steps neurons move less than kicks at the kinks resolve; "
 
@@ -110,24 +112,40 @@ def _to_tolerance(problem: Problem, request: Request, rtol: float) -> TrainingCu
         before = curves
 
 
+def seconds(problem: Problem, request: Request, n_paths: int | None) -> float:
+    """What all batches take on one core, without compilation, to a factor of three where it is long."""
+    task, depth, n_batches = problem.task, problem.network.depth, 1 if n_paths is None else N_BATCHES
+    n_values = max(n_paths or 0, 500) * depth * len(problem.rates)
+    followed = 1e-10 * request.responses * responses.n_products(problem, n_paths or 1)
+    each = n_values * (SAMPLE_SECONDS * task.n_samples + TEST_SECONDS * task.n_test) + followed
+    return 2e-10 * (depth * task.n_samples) ** 3 + n_batches * each
+
+
 def all_batches(problem: Problem, request: Request, n_paths: int | None) -> list[Batch]:
     """Independent batches of paths, reduced to what is kept of them; a single one of coordinates, where there are no paths."""
-    depth, n, n_rows = problem.network.depth, problem.task.n_samples + problem.task.n_test, len(problem.rates)
+    n, n_rows = problem.task.n_samples, len(problem.rates)
     n_batches, title = (1, "coordinates") if n_paths is None else (N_BATCHES, f"{N_BATCHES} × {n_paths} paths")
     rows = range(n_rows) if request.responses else request.at  # responses at one step are made of all before it
     parts = responses.n_passes(problem) * request.responses + 1
-    each = 3e-7 * max(n_paths or 0, 500) * depth * n * n_rows
-    each += 1e-10 * request.responses * responses.n_products(problem, n_paths or 1)
     with request.bar(
         title,
         n_batches * parts * n_rows,
-        compiling(problem.shape, n_paths, n) + 2e-10 * (depth * n) ** 3 + n_batches * each,
+        compiling(problem.shape, n_paths, n, problem.task.n_test > 0) + seconds(problem, request, n_paths),
     ) as advance:
-        batches = []
-        for b in range(n_batches):
-            marched = march(problem, n_paths or 0, request.seed, b, ntk=request.ntk, at=rows, advance=advance)
-            batches.append(_observed(problem, marched, request, len(rows), advance))
-    return batches
+        if n_paths is not None and _together(problem, request, n_paths):
+            marched = iter(together.march(problem, n_paths, request.seed, n_batches, request.ntk, rows, advance))
+        else:
+            alone = partial(march, problem, n_paths or 0, request.seed, ntk=request.ntk, at=rows, advance=advance)
+            marched = (alone(b) for b in range(n_batches))
+        return [_observed(problem, one, request, len(rows), advance) for one in marched]
+
+
+def _together(problem: Problem, request: Request, n_paths: int) -> bool:
+    """Whether all batches are marched at once: not on one processor, where they would leave its cache."""
+    marching = memory.solving(problem, request.method, n_paths)
+    if N_BATCHES * memory.needed(problem, request, n_paths) > memory_budget():
+        return False
+    return together.fits(marching, N_BATCHES)
 
 
 def _observed(problem: Problem, batch: Batch, request: Request, n_rows: int, advance) -> Batch:
@@ -140,15 +158,15 @@ def _observed(problem: Problem, batch: Batch, request: Request, n_rows: int, adv
         averages["ntk_alignment"] = kernels.tangent_alignment(problem.labels, batch.ntk)
     if len(batch.samples) < n_rows:
         return replace(batch, samples={}, averages=averages)
-    chosen, n, by_layer = {t: batch.samples[t] for t in at}, problem.task.n_samples, problem.by_layer
+    chosen, by_layer = {t: batch.samples[t] for t in at}, problem.by_layer
     if "feature_kernel" in fields:
-        averages["feature_kernel"] = kernels.features(chosen, batch.weight, n, by_layer)
+        averages["feature_kernel"] = kernels.features(chosen, batch.weight, by_layer)
     if "gradient_kernel" in fields:
         share = np.sqrt(gradient_shares(problem.physics))
         shares = share[:, None] ** 2 if by_layer else np.outer(share, share)
-        kernel = kernels.gradients(chosen, batch.weight, n, by_layer)
+        kernel = kernels.gradients(chosen, batch.weight, by_layer)
         averages["gradient_kernel"] = kernel * shares[:, :, None, None, None, None]
-    draws = {name: kernels.stack(chosen, name)[..., :n, :] for name in DRAWN if name in fields}
+    draws = {name: kernels.stack(chosen, name) for name in DRAWN if name in fields}
     if problem.exact:  # h and z are made of the same noises
         noise = lambda size: np.random.default_rng(request.seed).standard_normal((size, N_DRAWN))  # noqa: E731
         draws = {name: value @ noise(value.shape[-1]) for name, value in draws.items()}
@@ -182,7 +200,10 @@ def gather(problem: Problem, batches: list[Batch], request: Request, n_paths: in
         prediction, curve([one.loss for one in batches]), kernels, draws,
         residual=float(np.max([one.loss_of_orthogonality for one in batches])), error=error,
         rtol=request.limit(n_paths is not None), n_paths=n_paths,
-        diagnostics={"solver": "coordinates" if problem.exact else "paths", "directions": directions}, **divergence(stop),
+        diagnostics={
+            "solver": "coordinates" if problem.exact else "paths", "directions": directions,
+            "predicted_seconds": float(f"{seconds(problem, request, n_paths):.2g}"),
+        }, **divergence(stop),
     )  # fmt: skip
     if n_paths is None or needed <= n_paths:
         return curves

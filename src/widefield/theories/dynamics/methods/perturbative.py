@@ -127,20 +127,18 @@ def _closed_form(problem: Problem, request: Request) -> TrainingCurves:
     n, square = problem.task.n_samples, problem.richness**2
     wrong = problem.labels[0, :, 0] - static.prediction.value[:, -1, :n, 0]
     x = problem.task.sequences(problem.network.depth, test=True)[:, 0]
-    K = x @ x.T / x.shape[1]
-    kicks = np.zeros((len(wrong), len(K)))
-    kicks[:, :n] = problem.rates[:, None] * _gain(problem) * wrong  # unit variances: labels / gain, rate · gain²
-    a = kicks @ K
+    K = x @ x[:n].T / x.shape[1]
+    kicks = problem.rates[:, None] * _gain(problem) * wrong  # unit variances: labels / gain, rate · gain²
+    a = kicks @ K.T
     c = _before(a)
-    m = _before(a[:, :, None] * c[:, None, :])
-    sums = Sums(a, c, _before(kicks), m, _before(np.sum(kicks * c, axis=1)), kicks, K)
+    m = _before(a[:, :n, None] * c[:, None, :n])
+    sums = Sums(a, c, _before(kicks), m, _before(np.sum(kicks * c[:, :n], axis=1)), kicks, K)
     f2 = _outputs(problem, sums)
     prediction = static.prediction.value.copy()
     prediction[:, -1, :, 0] += square * f2
     tangent, second, kernels = static.kernels["ntk"].value, _tangent(problem, sums), _kernels(problem, sums, request)
     if "ntk_alignment" in request.fields:
-        first = tangent[:, 0, 0, :n, :n]
-        kernels["ntk_alignment"] = Estimate(_cosine(problem, first, second[:, :n, :n]))
+        kernels["ntk_alignment"] = Estimate(_cosine(problem, tangent[:, 0, 0], second))
     outputs = Estimate(prediction)
     if request.ntk:
         kernels["ntk"] = Estimate(tangent + square * second[:, None, None])
@@ -152,7 +150,7 @@ def _closed_form(problem: Problem, request: Request) -> TrainingCurves:
 
 
 class Sums(NamedTuple):
-    """a, c, b (row, sample), m (row, sample, sample) and q (row,) of Eq. (dynamics.29), and ηΔ."""
+    """a and c (row, input) of Eq. (dynamics.29) of training and test inputs, b (row, sample), m (row, sample, sample), q (row,), and ηΔ."""
 
     moved: np.ndarray
     c: np.ndarray
@@ -160,12 +158,12 @@ class Sums(NamedTuple):
     m: np.ndarray
     q: np.ndarray
     kicks: np.ndarray
-    input_kernel: np.ndarray
+    input_kernel: np.ndarray  # (input, sample)
 
     def features(self, depth: int, layer: int, at: np.ndarray) -> np.ndarray:
         """Φ^{layer,2} (at, at_, sample, sample_)."""
         k = np.arange(1, layer + 1)
-        m, c = self.m[at], self.c[at]
+        m, c = self.m[at], self.c[at, : self.m.shape[1]]
         mixed = m[:, None] + m[None].swapaxes(2, 3)
         return np.sum(k * (depth + 1 - k)) * mixed + np.sum(k**2) * np.einsum("tp,sq->tspq", c, c)
 
@@ -173,7 +171,10 @@ class Sums(NamedTuple):
         """G^{layer,2} (at, at_), the same for all samples."""
         k = np.arange(layer, depth + 1)
         q = self.q[at]
-        return np.sum(k * (depth + 1 - k)) * (q[:, None] + q) + np.sum((depth + 1 - k) ** 2) * self.b[at] @ self.c[at].T
+        return (
+            np.sum(k * (depth + 1 - k)) * (q[:, None] + q)
+            + np.sum((depth + 1 - k) ** 2) * self.b[at] @ self.c[at, : self.m.shape[1]].T
+        )
 
 
 def _before(rows: np.ndarray) -> np.ndarray:
@@ -188,41 +189,47 @@ def _gain(problem: Problem) -> float:
 
 
 def _outputs(problem: Problem, sums: Sums) -> np.ndarray:
-    """f2 (row, sample)."""
+    """f2 (row, input)."""
     L, n, gain = problem.network.depth, problem.task.n_samples, _gain(problem)
+    a, c, K = sums.moved, sums.c, sums.input_kernel
     l = np.arange(1, L + 1)
     mixed = np.cumsum(l * (L + 1 - l)).sum()  # Σ_ℓ Σ_{k≤ℓ}
     squares = np.cumsum(l**2).sum()
-    later = np.einsum("tpq,tq->tp", sums.m, sums.b) + _before(np.einsum("tq,tqp->tp", sums.kicks, sums.m))
-    source = np.sum(l**2 * (L + 1 - l)) * _before(sums.moved * sums.q[:, None])
-    source += mixed * later + squares * sums.c * sums.q[:, None]
+    along, across = np.empty_like(a), np.empty_like(a)  # m b and (ηΔ) m, with an input that may be a test input
+    into, out = np.zeros_like(K), np.zeros_like(K)  # m of inputs with samples, and its transpose
+    for t in range(len(a)):
+        along[t], across[t] = into @ sums.b[t], out @ sums.kicks[t]
+        into, out = into + np.outer(a[t], c[t, :n]), out + np.outer(c[t], a[t, :n])
+    later = along + _before(across)
+    source = np.sum(l**2 * (L + 1 - l)) * _before(a * sums.q[:, None])
+    source += mixed * later + squares * c * sums.q[:, None]
     f2, learned = np.empty_like(source), np.zeros(source.shape[1])
     for t, rate in enumerate(problem.rates):
         f2[t] = learned + source[t]
-        learned = learned - (L + 1) * rate * gain**2 * sums.input_kernel[:, :n] @ f2[t, :n]
+        learned = learned - (L + 1) * rate * gain**2 * K @ f2[t, :n]
     return gain * f2
 
 
 def _tangent(problem: Problem, sums: Sums) -> np.ndarray:
     """Second order (row, sample, sample_) of the tangent kernel Σ G^{ℓ+1} Φ^ℓ at equal times."""
-    L = problem.network.depth
-    total = np.zeros((len(sums.q), *sums.input_kernel.shape))
+    L, K = problem.network.depth, sums.input_kernel[: problem.task.n_samples]
+    total = np.zeros((len(sums.q), *K.shape))
     for t in range(len(total)):
         row = np.array([t])
         for l in range(1, L + 1):
-            total[t] += sums.features(L, l, row)[0, 0] + sums.gradients(L, l, row)[0, 0] * sums.input_kernel
+            total[t] += sums.features(L, l, row)[0, 0] + sums.gradients(L, l, row)[0, 0] * K
     return _gain(problem) ** 2 * total
 
 
 def _kernels(problem: Problem, sums: Sums, request: Request) -> dict[str, Estimate]:
     """Two-time kernels at the chosen steps and the alignment of every layer, of training samples."""
     network, n, at, square = problem.network, problem.task.n_samples, np.asarray(request.at, int), problem.richness**2
-    L, K, w = network.depth, sums.input_kernel[:n, :n], network.weight_variances
+    L, K, w = network.depth, sums.input_kernel[:n], network.weight_variances
     kernels: dict[str, Estimate] = {}
     layers = range(1, L + 1)
     if "feature_kernel" in request.fields:
         below = [network.input_variances[0] * np.prod(w[: l - 1]) for l in layers]
-        rows = [below[l - 1] * (K + square * sums.features(L, l, at)[:, :, :n, :n]) for l in layers]
+        rows = [below[l - 1] * (K + square * sums.features(L, l, at)) for l in layers]
         kernels["feature_kernel"] = Estimate(np.stack(rows)[:, None])
     if "gradient_kernel" in request.fields:
         above = [network.readout_variance * np.prod(w[l - 1 :]) for l in layers]
@@ -230,7 +237,7 @@ def _kernels(problem: Problem, sums: Sums, request: Request) -> dict[str, Estima
         kernels["gradient_kernel"] = Estimate(np.stack([above[l - 1] * one(l) for l in layers])[None, None, :, None])
     if "alignment" in request.fields:
         steps = [np.array([t]) for t in range(len(sums.q))]
-        change = [np.stack([sums.features(L, l, t)[0, 0, :n, :n] for t in steps]) for l in layers]
+        change = [np.stack([sums.features(L, l, t)[0, 0] for t in steps]) for l in layers]
         cosines = [_cosine(problem, np.broadcast_to(K, one.shape), one) for one in change]
         kernels["alignment"] = Estimate(np.stack(cosines, axis=1))
     return kernels

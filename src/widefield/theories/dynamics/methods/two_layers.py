@@ -20,6 +20,7 @@ import numpy as np
 from jax import Array
 
 from widefield.answer.boundary import memory_budget
+from widefield.theories.dynamics import inputs
 from widefield.theories.dynamics.curves import N_BATCHES, Estimate, TrainingCurves, divergence, size, to_the_end
 from widefield.theories.dynamics.march import kernels, noise
 from widefield.theories.dynamics.march.batch import SiteValues, diverges
@@ -69,7 +70,7 @@ def covers(problem: Problem, request: Request) -> bool:
     """Two layers, nonlinear, without Langevin noise, with few enough Gaussians and no wish for sampled paths."""
     if problem.network.depth != 1 or problem.exact or problem.training.temperature or request.method != "full":
         return False
-    few = problem.inputs.root.shape[-1] + problem.shape.n_outputs <= MOST_DIMENSIONS
+    few = problem.inputs.joined.shape[-1] + problem.shape.n_outputs <= MOST_DIMENSIONS
     return few and request.paths is None and not request.responses
 
 
@@ -83,11 +84,11 @@ def solve(problem: Problem, request: Request) -> TrainingCurves | None:
 
 def refined(problem: Problem, request: Request) -> tuple[RuleCurves | None, RuleCurves | None, float]:
     """The last two rules and how far apart their outputs are."""
-    per_node = 8 * (len(problem.inputs.root[0]) + 2) * (8 + 2 * problem.shape.n_outputs)
+    per_node = 8 * (problem.task.n_samples + inputs.BLOCK + 2) * (8 + 2 * problem.shape.n_outputs)
     most = min(MOST_NODES if request.rtol is None else MOST_NODES_ASKED, memory_budget() // per_node)
     flow, activation = problem.training.flow, problem.network.activation
     homogeneous = activation.is_named and activation.name in HOMOGENEOUS
-    factor = problem.inputs.root[0, : problem.task.n_samples]
+    factor = problem.inputs.joined[0, : problem.task.n_samples]
     coarse, fine, error = None, None, np.inf
     for level, rule in enumerate(rules(homogeneous, factor, problem.shape.n_outputs, most)):
         if flow and 4 * 2**level * len(rule.weights) > MOST_WORK * most:
@@ -105,19 +106,22 @@ def refined(problem: Problem, request: Request) -> tuple[RuleCurves | None, Rule
 
 def _march(problem: Problem, request: Request, rule: Rule, substeps: int | None) -> RuleCurves:
     """All steps with one rule: descent, or flow in ``substeps`` Runge–Kutta steps per step."""
-    physics, shape, weights = problem.physics, problem.shape, jnp.asarray(rule.weights)
+    physics, shape, weights = _physics(problem), problem.shape, jnp.asarray(rule.weights)
     motion, n_rows = start(physics, jnp.asarray(rule.nodes)), len(problem.rates)
     function = shape.activation, shape.gradient
     observed = request.ntk, "alignment" in request.fields
     rows: list[tuple] = []
     stop = None
-    work = 3e-8 * rule.nodes.size * physics.inputs.shape[1] * n_rows * (4 * substeps if substeps else 1)
+    tests = jnp.asarray(problem.inputs.joined[0, problem.task.n_samples :])
+    work = 3e-8 * rule.nodes.size * problem.inputs.joined.shape[1] * n_rows * (4 * substeps if substeps else 1)
     with request.bar(
         f"{len(rule.weights)} nodes", n_rows, compiling(shape, len(rule.weights), substeps) + work
     ) as advance:
         for t, rate in enumerate(problem.rates):
             f, delta, *row = (np.asarray(v) for v in _observe(*function, *observed, physics, weights, motion.site))
-            value = float(total_loss(problem.loss, jnp.asarray(f[None, : shape.n_train]), physics.labels))
+            value = float(total_loss(problem.loss, jnp.asarray(f[None]), physics.labels))
+            if len(tests):
+                f = np.concatenate([f, _test_outputs(shape.activation, physics, weights, motion.site, tests)])
             if diverges(f, value, rows[0][-1] if rows else None):
                 stop = t
                 break
@@ -128,9 +132,14 @@ def _march(problem: Problem, request: Request, rule: Rule, substeps: int | None)
     return RuleCurves(rule, f, errors, values, ntk if request.ntk else None, aligned, stop, substeps)
 
 
+def _physics(problem: Problem) -> Physics:
+    """Of the training inputs, in directions that test inputs have too."""
+    return problem.physics._replace(inputs=jnp.asarray(problem.inputs.joined[:, : problem.task.n_samples]))
+
+
 def _moved(problem: Problem, weights: Array, motion: Motion, delta: np.ndarray, rate: float, substeps: int | None):
     """Neurons after one step, and the errors that drove it: ``delta`` in descent."""
-    physics, shape, stages = problem.physics, problem.shape, []
+    physics, shape, stages = _physics(problem), problem.shape, []
     if substeps is None:
         return descend(shape.activation, physics, motion, jnp.asarray(delta), jnp.asarray(rate)), delta
     for _ in range(substeps):
@@ -156,7 +165,7 @@ def neuron_fields(activation, physics: Physics, site: Site) -> tuple[Array, Arra
 
 @partial(jax.jit, static_argnames=("activation", "gradient", "ntk", "alignment"))
 def _observe(activation, gradient, ntk: bool, alignment: bool, physics: Physics, weights: Array, site: Site):
-    """Outputs of all inputs; errors, NTK (channel, channel_, sample, sample_) and alignment (1,) of the training ones."""
+    """Outputs, errors, NTK (channel, channel_, sample, sample_) and alignment (1,)."""
     _, phi, slope = neuron_fields(activation, physics, site)
     f, delta = outputs(gradient, physics, weights, phi, site)
     aligned = (
@@ -166,26 +175,31 @@ def _observe(activation, gradient, ntk: bool, alignment: bool, physics: Physics,
         return f, delta, jnp.zeros(()), aligned
     n, v = physics.labels.shape[1], physics.readout_variance
     n_outputs = len(site.V)
-    g = (jnp.sqrt(v) * site.V[:, None] * slope[None, :n]).reshape(n_outputs * n, -1)
+    g = (jnp.sqrt(v) * site.V[:, None] * slope[None]).reshape(n_outputs * n, -1)
     G = ((weights[None] * g) @ g.T).reshape(n_outputs, n, n_outputs, n).swapaxes(1, 2)
-    Phi = (weights[None] * phi[:n]) @ phi[:n].T
-    outer = physics.inputs[0, :n] @ physics.inputs[0, :n].T
+    Phi = (weights[None] * phi) @ phi.T
+    outer = physics.inputs[0] @ physics.inputs[0].T
     return f, delta, G * outer[None, None] + v * Phi[None, None] * jnp.eye(n_outputs)[:, :, None, None], aligned
 
 
 def outputs(gradient, physics: Physics, weights: Array, phi: Array, site: Site) -> tuple[Array, Array]:
     f = jnp.sqrt(physics.readout_variance) / physics.richness * (weights[None] * phi) @ site.V.T
-    n = physics.labels.shape[1]
-    return f, -gradient(f[None, :n], physics.labels)[0]
+    return f, -gradient(f[None], physics.labels)[0]
+
+
+@partial(jax.jit, static_argnames="activation")
+def _test_outputs(activation, physics: Physics, weights: Array, site: Site, tests: Array) -> Array:
+    """Outputs (test, output) of inputs (test, direction) that train nothing, some of them at a time."""
+    v = jnp.sqrt(physics.readout_variance) / physics.richness * weights[:, None] * site.V.T
+    return jax.lax.map(lambda row: activation(row @ site.a) @ v, tests, batch_size=inputs.BLOCK)
 
 
 def _push(activation, physics: Physics, site: Site, delta: Array) -> Site:
     """The pull of the loss on every neuron, per unit of time."""
-    n = physics.labels.shape[1]
-    _, phi, slope = neuron_fields(activation, physics._replace(inputs=physics.inputs[:, :n]), site)
+    _, phi, slope = neuron_fields(activation, physics, site)
     size = physics.richness * jnp.sqrt(physics.readout_variance)
     back = slope * (delta @ site.V)
-    return Site(size * physics.inputs[0, :n].T @ back, size * delta.T @ phi)
+    return Site(size * physics.inputs[0].T @ back, size * delta.T @ phi)
 
 
 @partial(jax.jit, static_argnames=("activation",))
@@ -272,8 +286,8 @@ def _training_curves(
         made |= {name: Estimate(both[0][name], change(both[0][name], both[1][name])) for name in asked}
     if fine.diverged_at is None and set(DRAWN) & set(request.fields):  # the initial Gaussian pushed forward
         nodes = next(noise.sampled_blocks([len(fine.rule.nodes)], N_BATCHES * FIRST_PATHS, request.seed, 0))
-        values, n = histories(problem, fine, np.asarray(nodes), request.at), problem.task.n_samples
-        draws = {name: kernels.stack(values, name)[..., :n, :] for name in DRAWN if name in request.fields}
+        values = histories(problem, fine, np.asarray(nodes), request.at)
+        draws = {name: kernels.stack(values, name) for name in DRAWN if name in request.fields}
     return TrainingCurves(
         curve(fine.prediction[:, None], coarse.prediction[:, None]), curve(fine.loss, coarse.loss), made, draws,
         error=error, rtol=request.limit(sampled=False), **divergence(fine.diverged_at),
@@ -283,7 +297,8 @@ def _training_curves(
 
 def histories(problem: Problem, curves: RuleCurves, nodes: np.ndarray, at: tuple[int, ...]) -> dict[int, SiteValues]:
     """Values of the neurons ``nodes`` at the steps ``at``, under errors that are known; S are the nodes."""
-    physics, activation, motion = problem.physics, problem.shape.activation, start(problem.physics, jnp.asarray(nodes))
+    physics, activation = _physics(problem), problem.shape.activation
+    motion = start(physics, jnp.asarray(nodes))
     values = {}
     for t, rate in enumerate(problem.rates[: max(at) + 1]):
         if t in at:
@@ -307,7 +322,7 @@ def _recorded(activation, physics: Physics, site: Site) -> tuple[Array, Array, A
 def two_times(problem: Problem, curves: RuleCurves, at: tuple[int, ...], asked: list[str]) -> dict[str, np.ndarray]:
     """Two-time kernels, block by block of nodes."""
     total: dict[str, np.ndarray] = {}
-    n, (nodes, weights) = problem.task.n_samples, curves.rule
+    nodes, weights = curves.rule
     for i in range(0, len(weights), BLOCK):
         cut, share = nodes[:, i : i + BLOCK], np.sqrt(weights[i : i + BLOCK])
         missing = BLOCK - len(share) if len(weights) > BLOCK else 0
@@ -316,5 +331,5 @@ def two_times(problem: Problem, curves: RuleCurves, at: tuple[int, ...], asked: 
         weighted = {t: SiteValues(*(value * share for value in one)) for t, one in values.items()}
         for name, kernel in zip(KERNELS, (kernels.features, kernels.gradients), strict=True):
             if name in asked:
-                total[name] = total.get(name, 0.0) + kernel(weighted, 1.0, n, by_layer=True)
+                total[name] = total.get(name, 0.0) + kernel(weighted, 1.0, by_layer=True)
     return total

@@ -70,7 +70,7 @@ def _combined(on: np.ndarray, off: np.ndarray | float, line: np.ndarray) -> np.n
 def _spread(name: str, estimate: Estimate, along: np.ndarray) -> Estimate:
     n = len(along)
     if name in ("ntk", "feature_kernel"):
-        return estimate.each(lambda v: _kernel(v[..., :2, :2], along))
+        return estimate.each(lambda v: _kernel(v, along))
     if name == "gradient_kernel":  # backward fields are those of any sample
         return estimate.each(lambda v: np.broadcast_to(v[..., :1, :1], (*v.shape[:-2], n, n)))
 
