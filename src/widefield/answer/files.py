@@ -9,7 +9,8 @@ import json
 import os
 import re
 import secrets
-from contextlib import suppress
+import sys
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -46,20 +47,27 @@ def save(solution: Solution, path: str | os.PathLike) -> Path:
     """Write ``solution`` to ``path``."""
     import xarray as xr
 
-    data, lazy = solution.data, sum(field.nbytes for field in solution.data.data_vars.values() if field.chunks)
+    lazy = sum(field.nbytes for field in solution.data.data_vars.values() if field.chunks)
     if lazy:
         require_memory(COPIES * lazy, "Fields that lie in a store", "Save those that fit, or keep the store.")
-        data = data.compute(scheduler="threads")
     nouns = {f"/{k}": _as_dataset(noun) for k, noun in solution.question.items() if not isinstance(noun, Network)}
-    tree = xr.DataTree.from_dict({"/solution": data} | nouns)
+    tree = xr.DataTree.from_dict({"/solution": solution.data} | nouns)
     tree.attrs = {
         "format": FORMAT,
         "fields": json.dumps([str(name) for name in solution.data.data_vars]),
         "certificate": json.dumps(_certificate_dict(solution.certificate)),
         "network": json.dumps(network_dict(solution.network)),
     }
-    content = tree.to_netcdf(engine="h5netcdf")  # in memory: HDF5 that fails to write to a disk ends the interpreter
+    with _in_this_process():
+        content = tree.to_netcdf(
+            engine="h5netcdf"
+        )  # in memory: HDF5 that fails to write to a disk ends the interpreter
     return write_atomically(path, content, checksum(content))
+
+
+def _in_this_process() -> AbstractContextManager[Any]:
+    """Where there is a client of dask, xarray asks it for a lock on what it writes, which it does not have for memory."""
+    return sys.modules["dask"].config.set(scheduler="threads") if "distributed" in sys.modules else nullcontext()
 
 
 def checksum(*content: Any) -> bytes:
