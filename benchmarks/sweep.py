@@ -20,7 +20,7 @@ from widefield.sweep.processes import local_client
 
 LABELS, TEMPERATURES = np.linspace(0.5, 4.0, 20), np.geomspace(0.01, 1.0, 10)
 OVER = {"labels": LABELS.tolist(), "temperature": TEMPERATURES.tolist()}
-OVERHEAD, STORED = 1.1, 1.5  # of the sweep, in units of its 200 calls
+OVERHEAD = 1.1  # of the sweep, in units of its 200 calls
 SPEED_UP = 1.7  # of two workers
 
 
@@ -97,13 +97,14 @@ def show(found: dict[str, Any]) -> str:
         ("200 separate calls", alone, 1.0, "", ""),
         ("  compiled solves in them", inside, inside / alone, "", ""),
         ("one sweep", found["sweep"], found["sweep"] / alone, f"≤ {OVERHEAD}", met([found["sweep"] <= OVERHEAD * alone])),
-        ("one sweep into a store", found["stored"], found["stored"] / alone, f"≤ {STORED}", met([found["stored"] <= STORED * alone])),
+        ("one sweep into a store", found["stored"], found["stored"] / alone, "", ""),
         ("a finished store", found["reopened"], found["reopened"] / alone, "", ""),
         ("two workers, speed-up", found["two workers"], speed_up, f"≥ {SPEED_UP}", met([speed_up >= SPEED_UP])),
     ]  # fmt: skip
     title = (
         f"Sweep of {n} linear posteriors: {found['minimize calls'] / n:.1f} descents and {found['hessian calls'] / n:.1f} "
-        f"Hessians a point, {1000 * alone / n:.1f} ms"
+        f"Hessians a point, {1000 * alone / n:.1f} ms; "
+        f"a file costs {1000 * (found['stored'] - found['sweep']) / n:.0f} ms to write, {1000 * found['reopened'] / n:.0f} to read"
     )
     return table(title, ("what", "seconds", "ratio", "target", "met"), rows)
 

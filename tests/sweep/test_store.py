@@ -1,6 +1,7 @@
 """A folder of points: a sweep that was killed goes on from there, to the same bits."""
 
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -103,49 +104,51 @@ def test_failed_points_are_asked_again_on_request_alone(tmp_path, asked):
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".json", ".nc"]
 
 
-def kill_and_go_on(folder, kills, whole):
-    """Kill as often, go on to the end, and compare with the sweep that was not interrupted."""
-    for wait in kills:
-        process = elsewhere(folder)
-        wait(process, folder / "points")
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    process = elsewhere(folder)
-    _, words = process.communicate()
-    assert process.returncode == 0, words
-    assert wf.load(folder / "answer.nc").data.identical(whole.data)
-    assert len(list((folder / "points").glob("*.nc"))) == N_POINTS
-
-
-def until_more(process, points, n=3):
+def until_more(alive, points, n=3):
     """Until a few points more are there than when it began."""
     count = lambda: len(list(points.glob("*.nc")))  # noqa: E731
     begun = count()
-    while process.poll() is None and count() < begun + n:
+    while alive() and count() < begun + n:
         time.sleep(0.001)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no SIGKILL")
 def test_a_killed_sweep_goes_on(whole, tmp_path):
-    kill_and_go_on(tmp_path, [until_more, until_more], whole[0])
+    process = elsewhere(tmp_path)
+    until_more(lambda: process.poll() is None, tmp_path / "points")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert 3 <= len(list(tmp_path.glob("points/*.nc"))) < N_POINTS
+    process = elsewhere(tmp_path)
+    _, words = process.communicate()
+    assert process.returncode == 0, words
+    assert wf.load(tmp_path / "answer.nc").data.identical(whole[0].data)
+    assert len(list(tmp_path.glob("points/*.nc"))) == N_POINTS
 
 
 @pytest.mark.full
 @pytest.mark.skipif(os.name != "posix", reason="no SIGKILL")
 def test_twenty_kills_at_random(whole, tmp_path):
-    rng = random.Random(0)
-
-    def at_random(process, points):
-        """Some before the first point is there, most within or between two points."""
-        until_more(process, points, rng.choice([0, 1, 1, 1]))
+    """Some before a new point is there, most within or between two points; a server forks processes that have imported."""
+    rng, context = random.Random(0), multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.sweep.question", "widefield.sweep.call", "widefield.theories.prior"])
+    counts = [0]
+    for _ in range(20):
+        process = context.Process(target=here, kwargs={"store": tmp_path})
+        process.start()
+        until_more(process.is_alive, tmp_path, rng.choice([0, 1, 1]) if counts[-1] < N_POINTS - 1 else 0)
         time.sleep(rng.choice([0.0, 0.003, 0.01, 0.03, 1.0]) * rng.random())
-
-    kill_and_go_on(tmp_path, [at_random] * 20, whole[0])
+        process.kill()
+        process.join()
+        counts.append(len(list(tmp_path.glob("*.nc"))))
+    assert counts == sorted(counts) and len(set(counts)) > 5, "kills fall into the sweep"
+    assert here(store=tmp_path).data.identical(whole[0].data)
+    assert len(list(tmp_path.glob("*.nc"))) == N_POINTS and not list(tmp_path.glob("*.json"))[1:]
 
 
 def test_an_interrupt_ends_it_at_once_and_leaves_the_store_whole(whole, tmp_path):
     process = elsewhere(tmp_path, progress=True)
-    until_more(process, tmp_path / "points")
+    until_more(lambda: process.poll() is None, tmp_path / "points")
     begun = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, words = process.communicate()
