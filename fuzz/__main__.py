@@ -91,9 +91,11 @@ def one_thread() -> None:
 def together(jobs: int, seed: int, hours: float, words: dict[str, Any]) -> None:
     """As many processes, each with one thread, a core and a seed of its own; one that dies takes no other with it."""
     one_thread()
+    from fuzz.__main__ import attack as work  # by its name in a module, which other processes can import
+
     cores, spawn = sorted(os.sched_getaffinity(0)), multiprocessing.get_context("spawn")
     workers = [
-        spawn.Process(target=attack, args=(seed + k, hours), kwargs=words | {"core": cores[k % len(cores)]})
+        spawn.Process(target=work, args=(seed + k, hours), kwargs=words | {"core": cores[k % len(cores)]})
         for k in range(jobs)
     ]
     with suppress(KeyboardInterrupt):

@@ -48,18 +48,18 @@ def test_a_tolerance_out_of_reach_is_not_converged(monkeypatch):
 
 
 def test_no_success_beside_an_error_above_the_default():
-    """What was not asked for is judged too: five percent of the outputs, with the paths given or with more."""
-    assert ask(paths=256).certificate.checks["error"].limit == 0.05 and not ask(paths=256).certificate.notes
+    """What was not asked for is judged too: ten percent of the outputs, with the paths given or with more."""
+    assert ask(paths=256).certificate.checks["error"].limit == 0.1 and not ask(paths=256).certificate.notes
     rich = {"task": RICH, "richness": 4.0, "rate": 0.3, "steps": 3}
     few = contracts.assert_fails_loudly(lambda throw: ask(paths=64, throw=throw, **rich), wf.Status.not_converged)
-    assert few.certificate.error > 0.05 and "raise `paths` or `rtol`" in " ".join(few.certificate.notes)
+    assert few.certificate.error > 0.1 and "raise `paths` or `rtol`" in " ".join(few.certificate.notes)
 
 
 def test_paths_are_raised_until_the_default_is_met(monkeypatch):
     rich = {"task": RICH, "richness": 4.0, "rate": 0.3, "steps": 3}
     monkeypatch.setattr(paths, "FIRST_PATHS", 64)
     more = ask(**rich)
-    assert more.certificate.error <= 0.05 and more.certificate.options["paths"] > 64
+    assert more.certificate.error <= 0.1 and more.certificate.options["paths"] > 64
 
 
 def test_the_relative_error_is_a_limit_on_the_readouts():

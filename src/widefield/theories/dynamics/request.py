@@ -20,7 +20,7 @@ METHODS = ("full", "lazy", "independent", "perturbative")
 AVERAGED = (*KERNELS, *responses.NAMES, "alignment", "ntk_alignment")
 SHOWN = 2.0  # seconds beyond which a call shows what remains of it
 COMPILING = 2.5  # seconds of a compilation
-SAMPLED_RTOL, DETERMINISTIC_RTOL = 0.05, 1e-3  # of the outputs, where none is given
+SAMPLED_RTOL, DETERMINISTIC_RTOL = 0.1, 1e-3  # of the outputs, where none is given; a 95 % limit where they are sampled
 
 
 _compiled: set[Hashable] = set()

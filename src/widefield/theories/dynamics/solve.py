@@ -64,7 +64,7 @@ def dynamics(
     many until ``rtol`` is met. Cost depth·paths·P·steps·(number of directions).
     Error: ``<field>_stderr`` over batches, one standard error. The certificate's ``error`` is that of the outputs of readouts, relative to their
     root mean square at the step where it is largest: of sampled outputs a 95 % limit of the root mean square of what they are off,
-    with ``rtol`` also the bias; the change from a coarser quadrature; along a flow also the last change of the extrapolation, of every field. It is at most ``rtol``, by default 0.05
+    with ``rtol`` also the bias; the change from a coarser quadrature; along a flow also the last change of the extrapolation, of every field. It is at most ``rtol``, by default 0.1
     for sampled paths and 1e-3 otherwise, or the status is ``not_converged``. ``residual``, below 1e-6, is the loss of
     orthonormality of the directions in which weights are known. ``expansion``, of the perturbative method, is its term of order
     richness² relative to the static one: beyond 0.5 the status is ``inaccurate``, below it the terms left out are not known.
