@@ -38,6 +38,7 @@ GROWTH = {  # what grows, in both cases: (steps, depth, paths)
         "paths": [(50, 2, 1024), (50, 2, 2048), (50, 2, 4096), (50, 2, 8192)],
     },
 }
+TESTS = (125, 250, 500, 1000)
 OPTIONS: dict[str, Any] = {"quantities": ("loss", "prediction"), "progress": False}
 
 
@@ -158,6 +159,22 @@ def warm_march(task: wf.Task, depth: int, n_paths: int, training: wf.Training) -
         return min(fresh.seconds(call) for _ in range(5))
 
 
+def measure_tests(n_paths: int | None) -> dict[str, Any]:
+    """Warm seconds of the large case without test inputs, and with more and more digits as such."""
+    task = images(FULL)
+    held = wf.tasks.digits(10, max(TESTS)).x_test
+    assert held is not None
+    held = held * np.linalg.norm(task.x[0]) / np.linalg.norm(held, axis=1, keepdims=True)
+    seconds, names = [], ("prediction",)
+    for n in (0, *TESTS):
+        asked, names = (replace(task, x_test=held[:n]), ("prediction", "test_prediction")) if n else (task, names)
+        options = OPTIONS | {"quantities": names, "throw": False}
+        call = partial(wf.dynamics, wf.DNN(3, "tanh"), asked, LARGE, paths=n_paths, **options)
+        error = call().certificate.error
+        seconds.append(fresh.seconds(call))
+    return {"seconds": seconds, "error": error}
+
+
 def measure_linear() -> dict[str, float]:
     """An exact march of 100 inputs over 100 steps, all of it."""
     rng = np.random.default_rng(0)
@@ -185,12 +202,13 @@ def run() -> dict[str, Any]:
             case: {name: fresh.call(measure_growth, case=case, name=name) for name in sizes}
             for case, sizes in GROWTH.items()
         },
+        "tests": fresh.call(measure_tests, n_paths=1024),
         "linear": fresh.call(measure_linear),
     }
 
 
 def show(results: dict[str, Any]) -> str:
-    return "\n\n".join(part(results) for part in (show_algorithm, show_large, show_growth, show_linear))
+    return "\n\n".join(part(results) for part in (show_algorithm, show_large, show_growth, show_tests, show_linear))
 
 
 def show_algorithm(results: dict[str, Any]) -> str:
@@ -250,6 +268,15 @@ def show_growth(results: dict[str, Any]) -> str:
 
 def _joined(values: list[float]) -> str:
     return ", ".join(f"{value:.2g}" for value in values)
+
+
+def show_tests(results: dict[str, Any]) -> str:
+    """The exponent is that of what test inputs add."""
+    alone, *seconds = results["tests"]["seconds"]
+    slope, ratio = exponent(list(TESTS), [value - alone for value in seconds]), seconds[-1] / alone
+    cells = [[_joined([alone, *seconds]), slope, ratio, results["tests"]["error"], met([slope <= 1.1 and ratio <= 10])]]
+    title = f"Dynamics, tanh, L = 3, P = 10, T = 100, 8 × 1024 paths: 0, {', '.join(map(str, TESTS))} test inputs"
+    return table(title, ["s", "exponent", f"{TESTS[-1]} against none", "error", "1.1, 10×"], cells)
 
 
 def show_linear(results: dict[str, Any]) -> str:

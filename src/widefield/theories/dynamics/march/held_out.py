@@ -20,7 +20,7 @@ from widefield.theories.dynamics.march import basis, step
 from widefield.theories.dynamics.march.noise import dot, mirrored, sampled_blocks, whitened
 from widefield.theories.dynamics.march.step import Physics, Record, Shape, State
 
-VALUES = 2**16  # numbers of a field that are worked on together: they stay in the processor's cache
+VALUES, MOST_VALUES = 2**16, 2**22  # of a field that are worked on together: in a processor's cache, on an accelerator
 LEAST, MOST = 16, 256  # test inputs of a block
 
 
@@ -67,7 +67,8 @@ def _beside(noise: Array, others: Array) -> Array:
 
 def block_size(n_tests: int, n_paths: int) -> int:
     """How many test inputs are worked on together."""
-    return int(min(np.clip(VALUES // max(n_paths, 1), LEAST, MOST), n_tests))
+    values = VALUES if jax.default_backend() == "cpu" else MOST_VALUES
+    return int(min(np.clip(values // max(n_paths, 1), LEAST, MOST), n_tests))
 
 
 @partial(jax.jit, static_argnames="shape")
@@ -151,14 +152,14 @@ def _gradient(shape: Shape, physics: Physics, state: State, hidden: Array, weigh
     def one(i, z):
         k = n_states - 2 - i
         m, w, q = jnp.asarray(shape.matrices)[k], physics.weight_variance[k], physics.shares[k]
-        vectors = (slope[k + 1] * z[:, k + 1]).reshape(-1, n_paths)
+        vectors = (slope[k + 1][None] * z[:, k + 1]).reshape(-1, n_paths)
         empty = jnp.zeros((len(vectors), memory.shape[2]), z.dtype)
         along, _ = basis.project(backward, m, empty, vectors, weight)
         parts = (scales[1 + m] * jnp.sqrt(q), gamma * jnp.sqrt(w) * q, 0.0)
         acted = basis.act(backward, forward, memory, True, m, along, jnp.zeros((len(vectors), memory.shape[1])), parts)
         return z.at[:, k].add(jnp.sqrt(w) * acted.reshape(n_channels, n_tests, n_paths))
 
-    return slope * (lax.fori_loop(0, n_states - 1, one, z) if n_states > 1 else z)
+    return slope[None] * (lax.fori_loop(0, n_states - 1, one, z) if n_states > 1 else z)
 
 
 def _expanded(shape: Shape, own: Array, rest: Array, transition: Array, m: Array, weight: float) -> tuple[Array, Array]:

@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from widefield.answer.boundary import memory_budget
+from widefield.answer.progress import LONG
 from widefield.theories.dynamics import memory
 from widefield.theories.dynamics.curves import (
     N_BATCHES,
@@ -127,11 +128,9 @@ def all_batches(problem: Problem, request: Request, n_paths: int | None) -> list
     n_batches, title = (1, "coordinates") if n_paths is None else (N_BATCHES, f"{N_BATCHES} × {n_paths} paths")
     rows = range(n_rows) if request.responses else request.at  # responses at one step are made of all before it
     parts = responses.n_passes(problem) * request.responses + 1
-    with request.bar(
-        title,
-        n_batches * parts * n_rows,
-        compiling(problem.shape, n_paths, n, problem.task.n_test > 0) + seconds(problem, request, n_paths),
-    ) as advance:
+    work = compiling(problem.shape, n_paths, n, problem.task.n_test > 0) + seconds(problem, request, n_paths)
+    title = f"{title}, about {work:.0f} s" if work > LONG else title
+    with request.bar(title, n_batches * parts * n_rows, work) as advance:
         if n_paths is not None and _together(problem, request, n_paths):
             marched = iter(together.march(problem, n_paths, request.seed, n_batches, request.ntk, rows, advance))
         else:
