@@ -11,6 +11,7 @@ from typing import Any
 import arcsines
 import dynamics
 import finite_width
+import first_calls
 import kernels
 import peer_env
 import posterior
@@ -22,6 +23,7 @@ from cases import CASES
 SECTIONS = {
     "scaling": scaling, "simulation": simulation, "arcsine": arcsines, "posterior": posterior,
     "finite-width": finite_width, "proportional": proportional, "dynamics": dynamics,
+    "first-calls": first_calls,
 }  # fmt: skip
 PEER_FOLDER = Path(__file__).parents[1] / ".benchmarks" / "peer"
 
