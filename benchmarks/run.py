@@ -11,6 +11,7 @@ from typing import Any
 import arcsines
 import dynamics
 import finite_width
+import first_calls
 import kernels
 import large
 import peer_env
@@ -25,7 +26,7 @@ from cases import CASES
 SECTIONS = {
     "scaling": scaling, "simulation": simulation, "arcsine": arcsines, "posterior": posterior,
     "finite-width": finite_width, "proportional": proportional, "dynamics": dynamics, "large": large,
-    "stored": stored, "sweep": sweep,
+    "stored": stored, "sweep": sweep, "first-calls": first_calls,
 }  # fmt: skip
 PEER_FOLDER = Path(__file__).parents[1] / ".benchmarks" / "peer"
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 
 from widefield.answer.boundary import working_dtype
 from widefield.gaussian import closed, quadrature, rules
-from widefield.gaussian.steepness import level_of, steepness
+from widefield.gaussian.steepness import derivative, level_of, steepness
 from widefield.question import checks
 from widefield.question.activation import Activation, as_activation
 
@@ -275,7 +275,7 @@ def _project(values, z, n_terms):
 def parity_of(activation: Activation) -> int:
     """1 for an even function, −1 for an odd one, 0 otherwise; decided on a grid to rounding."""
     x = np.concatenate([np.linspace(0.0, 3.0, 61), np.geomspace(3.0, 40.0, 20)])
-    there, back = (np.asarray(activation.function(jnp.asarray(v))) for v in (x, -x))
+    there, back = (derivative(activation.function, 0)(v) for v in (x, -x))
     scale = 1e-14 * np.abs(there).max()
     if np.all(np.abs(there - back) <= scale):
         return 1

@@ -36,19 +36,40 @@ class Minimum(NamedTuple):
     products: Array
 
 
-@jax.custom_jvp
 def inverse(A: Float[Array, "*batch n n"]) -> tuple[Float[Array, "*batch n n"], Float[Array, " *batch"]]:
     """The inverse and the log determinant of positive definite matrices; their derivatives are products alone."""
+    return _inverse(A) if isinstance(A, jax.Array) else _inverse_on_host(A)
+
+
+def _inverse_on_host(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same for NumPy, with nothing to compile."""
+    L, eye = root_on_host(A), np.eye(A.shape[-1])
+    half = np.empty_like(A)
+    for block in np.ndindex(A.shape[:-2]):
+        half[block] = scipy.linalg.solve_triangular(L[block], eye, lower=True, check_finite=False)
+    return half.swapaxes(-1, -2) @ half, 2 * np.log(np.diagonal(L, axis1=-2, axis2=-1)).sum(axis=-1)
+
+
+def root_on_host(A: np.ndarray) -> np.ndarray:
+    """Cholesky's factors by NumPy; NaN where a matrix is not positive definite."""
+    try:
+        return np.linalg.cholesky(A)
+    except np.linalg.LinAlgError:
+        return np.full_like(A, np.nan)
+
+
+@jax.custom_jvp
+def _inverse(A):
     L = jnp.linalg.cholesky(A)
     eye = jnp.broadcast_to(jnp.eye(A.shape[-1], dtype=A.dtype), A.shape)
     half = jax.scipy.linalg.solve_triangular(L, eye, lower=True)
     return half.mT @ half, 2 * jnp.sum(jnp.log(jnp.diagonal(L, axis1=-2, axis2=-1)), axis=-1)
 
 
-@inverse.defjvp
+@_inverse.defjvp
 def _inverse_jvp(primals, tangents):
     (A,), (dA,) = primals, tangents
-    B, log_det = inverse(A)
+    B, log_det = _inverse(A)
     return (B, log_det), (-B @ dA @ B, jnp.sum(B * dA, axis=(-1, -2)))
 
 
@@ -185,9 +206,9 @@ def _pack(E):
 
 def _unpack(vector, shape):
     i, j = np.triu_indices(shape[-1])
-    half = vector.reshape(shape[0], -1) * np.where(i == j, 1, np.sqrt(0.5))[None]
-    E = jnp.zeros(shape, vector.dtype).at[:, i, j].set(half)
-    return E.at[:, j, i].set(half)
+    entry = np.zeros(shape[1:], int)
+    entry[i, j] = entry[j, i] = np.arange(len(i))
+    return (vector.reshape(shape[0], -1) * np.where(i == j, 1, np.sqrt(0.5))[None])[:, entry]
 
 
 @partial(jax.jit, static_argnums=0)
@@ -234,7 +255,7 @@ def smallest_eigenvalue(
         return np.inf, np.zeros(S.shape)
     if n <= dense:
         values, vectors = np.linalg.eigh(np.asarray(hessian(function, S, args)))
-        return float(values[0]), np.asarray(_unpack(jnp.asarray(vectors[:, 0]), S.shape))
+        return float(values[0]), _unpack(vectors[:, 0], S.shape)
     size = min(n - 1, MAX_LANCZOS) // block * block
     first = np.random.default_rng(0).normal(size=n)
     basis = jnp.zeros((size + 1, n)).at[0].set(first / np.linalg.norm(first))
@@ -248,7 +269,14 @@ def smallest_eigenvalue(
         if bound <= max(rtol * abs(values[0]), 1e-6 * values[-1]):
             break
     direction = vectors[:, 0] @ np.asarray(basis[:m])
-    return float(values[0]), np.asarray(_unpack(jnp.asarray(direction / np.linalg.norm(direction)), S.shape))
+    return float(values[0]), _unpack(direction / np.linalg.norm(direction), S.shape)
+
+
+def gradient_at(function: Callable, S: Stack, E: Stack, args: tuple = ()) -> Stack:
+    r"""dF/dE of F(S(E)) with :math:`M = L^{\!T}GL`: :math:`\tfrac12[(1 + E)M + M(1 + E)]`."""
+    L = jnp.linalg.cholesky(S)
+    M, one = L.mT @ function(_moved(L, E), *args)[1] @ L, jnp.eye(L.shape[-1], dtype=L.dtype)[None] + E
+    return 0.5 * (one @ M + M @ one)
 
 
 @jax.jit

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.sparse.linalg as sparse
-from jaxtyping import Array
 
+Array = Any  # NumPy or JAX, whichever comes in
 Map = Callable[[Array], Array]
 DENSE = 600  # entries up to which the Jacobian is a matrix
+PRODUCTS = 16  # of it with vectors at most at once
 FLAT = 1e-11  # relative singular value of 1 − J that counts as a symmetry direction
 
 
@@ -57,11 +58,13 @@ class Linearization:
 
 def linearize(function: Map, point: Array, *, dense: int = DENSE) -> Linearization:
     """The derivative of ``function``, an `equinox.Module` of one vector, at ``point``; a matrix up to ``dense`` entries."""
-    push = lambda v: np.asarray(_push(function, point, jnp.asarray(v)))  # noqa: E731
+    push = lambda v: np.asarray(_push(function, point, v))  # noqa: E731
     if len(point) > dense:
         return Linearization(function, np.asarray(function(point)), push, None)
-    value, columns = _jacobian(function, point)
-    return Linearization(function, np.asarray(value), push, np.asarray(columns).T)
+    n_turns = max(1, -(-len(point) // PRODUCTS))
+    directions = np.eye(n_turns * -(-len(point) // n_turns), len(point))  # equal turns: a shorter one compiles again
+    value, columns = jax.device_get(_jacobian(function, point, directions, len(directions) // n_turns))
+    return Linearization(function, value, push, columns[: len(point)].T)
 
 
 @eqx.filter_jit
@@ -70,6 +73,7 @@ def _push(function: Map, point: Array, v: Array) -> Array:
 
 
 @eqx.filter_jit
-def _jacobian(function: Map, point: Array) -> tuple[Array, Array]:
-    push = lambda v: jax.jvp(function, (point,), (v,))[1]  # noqa: E731
-    return function(point), jax.lax.map(push, jnp.eye(len(point), dtype=point.dtype), batch_size=min(16, len(point)))
+def _jacobian(function: Map, point: Array, directions: Array, at_once: int) -> tuple[Array, Array]:
+    push = lambda v: jax.jvp(function, (point,), (v,))  # noqa: E731
+    values, columns = jax.lax.map(push, directions, batch_size=at_once)
+    return values[0], columns

@@ -3,11 +3,9 @@
 from typing import NamedTuple
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
-from widefield.solvers.linearization import Linearization, Map, linearize
+from widefield.solvers.linearization import Array, Linearization, Map, linearize
 
 SLOW = 0.2  # ratio of successive residuals beyond which the Jacobian is made anew
 RETREATS = 8  # halvings of a step that makes things worse
@@ -16,7 +14,7 @@ RETREATS = 8  # halvings of a step that makes things worse
 class FixedPoint(NamedTuple):
     """Where the iteration ended, and the last Jacobian on the way; ``finite`` is false where the map was not."""
 
-    vector: Array
+    vector: np.ndarray
     jacobian: Linearization
     converged: bool
     finite: bool = True
@@ -24,7 +22,7 @@ class FixedPoint(NamedTuple):
 
 def unit_of(vector: Array) -> float:
     """The scale of a vector whose entries are in natural units: 1, or its largest entry where that is larger."""
-    return max(1.0, float(jnp.max(jnp.abs(vector))))
+    return max(1.0, float(np.max(np.abs(vector))))
 
 
 @eqx.filter_jit
@@ -35,8 +33,8 @@ def evaluate(function: Map, vector: Array) -> Array:
 
 def fixed_point(function: Map, start: Array, tolerance: float, max_steps: int) -> FixedPoint:
     """The fixed point of an `equinox.Module` near ``start``, to ``tolerance`` in units of `unit_of`."""
-    vector, jacobian, fresh = start, linearize(function, start), True
-    off = jacobian.value - np.asarray(vector)
+    vector, jacobian, fresh = np.asarray(start), linearize(function, start), True
+    off = jacobian.value - vector
     for _ in range(max_steps):
         if not np.isfinite(off).all():
             return FixedPoint(vector, jacobian, False, finite=False)
@@ -45,7 +43,7 @@ def fixed_point(function: Map, start: Array, tolerance: float, max_steps: int) -
         step = jacobian.solve(off[None])[0]
         for _ in range(RETREATS):  # shorter, until the residual does not grow
             ahead = vector + step
-            there = np.asarray(evaluate(function, ahead)) - np.asarray(ahead)
+            there = np.asarray(evaluate(function, ahead)) - ahead
             better = np.isfinite(there).all() and np.abs(there).max() <= np.abs(off).max()
             if better:
                 break

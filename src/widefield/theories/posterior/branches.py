@@ -17,6 +17,7 @@ from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.posterior.problem import Problem, by_state, is_tied
+from widefield.theories.posterior.start import Start
 
 BESIDE = np.geomspace(1e-6, 5e-5, 5)  # a fold, where it is read off
 COHERENT = 1e-6  # adjacent-state correlation from which a branch is called coherent
@@ -195,8 +196,9 @@ class Branches(Protocol[S]):
     n_searches: int
     symmetric: bool
 
-    def stationary_states(self, advance: Advance) -> list[S]:
-        """States from several starts, the lowest free energy first, those that did not converge last."""
+    def stationary_states(self, advance: Advance, start: Start | None = None) -> list[S]:
+        """States from several starts, the lowest free energy first, those that did not converge last; with ``start`` the
+        first search begins there."""
 
     def converged(self, state: S) -> bool:
         """Whether the search for a stationary state ended there and did not stop on its way."""

@@ -10,6 +10,7 @@ weights. Nodes (state, sample) are flattened state-major. One mask each for weig
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
@@ -91,6 +92,11 @@ def require_memory(need: float, what: str, fits: str) -> None:
         )
 
 
+def library(*arrays: Array) -> Any:
+    """JAX where it traces or holds one of the arrays, otherwise NumPy, which has nothing to compile."""
+    return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
+
+
 def scaled(problem: Problem, along: str, factor: Array) -> Problem:
     """The problem with its labels or its temperature multiplied by ``factor``."""
     if along == "labels":
@@ -100,9 +106,7 @@ def scaled(problem: Problem, along: str, factor: Array) -> Problem:
 
 def all_labels(problem: Problem) -> np.ndarray:
     """Labels over all nodes, zero where there are none."""
-    labels = np.zeros((len(problem.input_kernel), problem.labels.shape[1]))
-    labels[problem.supervised] = problem.labels
-    return labels
+    return _all_nodes(problem, np.asarray(problem.labels), len(problem.input_kernel))
 
 
 def odd_lags(problem: Problem) -> np.ndarray:
@@ -170,10 +174,11 @@ def correlation_forms(problem: Problem, a: int, b: int) -> tuple[np.ndarray, np.
 
 def correlation(matrix: Array, forms: tuple[Array, ...]) -> tuple[Array, Array]:
     r""":math:`m = \mathrm{tr}\Phi_{ab}/\sqrt{\mathrm{tr}\Phi_{aa}\mathrm{tr}\Phi_{bb}}` and its derivative, Eq. (posterior.17)."""
-    x, y, z = (jnp.sum(form * matrix) for form in forms)
-    m = x / jnp.sqrt(y * z)
+    x, y, z = ((form * matrix).sum() for form in forms)
+    size = library(matrix).sqrt(y * z)
+    m = x / size
     between, first, second = forms
-    return m, between / jnp.sqrt(y * z) - 0.5 * m * (first / y + second / z)
+    return m, between / size - 0.5 * m * (first / y + second / z)
 
 
 def by_state(problem: Problem, matrix: Array) -> Array:
@@ -190,14 +195,14 @@ def by_pairs(problem: Problem, matrix: np.ndarray) -> np.ndarray:
 def shifted(problem: Problem, feature: Array) -> Array:
     r""":math:`M^w w\,\Phi^-`: what the weights pass on, (Φ^-)_{ab} = Φ_{a−1,b−1}; any two sets of nodes."""
     blocks = by_state(problem, feature)
-    later = jnp.pad(blocks[:-1, :, :-1], ((1, 0), (0, 0), (1, 0), (0, 0)))
+    later = library(feature).pad(blocks[:-1, :, :-1], ((1, 0), (0, 0), (1, 0), (0, 0)))
     return (problem.weight[:, None, :, None] * later).reshape(feature.shape)
 
 
 def returned(problem: Problem, matrix: Array) -> Array:
     r""":math:`[\,M^w w\,Q\,]^+`, the adjoint of `shifted`: block (a, b) is :math:`w_{a+1}Q_{a+1,b+1}`."""
     blocks = problem.weight[:, None, :, None] * by_state(problem, matrix)
-    return jnp.pad(blocks[1:, :, 1:], ((0, 1), (0, 0), (0, 1), (0, 0))).reshape(matrix.shape)
+    return library(blocks).pad(blocks[1:, :, 1:], ((0, 1), (0, 0), (0, 1), (0, 0))).reshape(matrix.shape)
 
 
 def covariance(problem: Problem, feature: Array) -> Array:
@@ -207,16 +212,24 @@ def covariance(problem: Problem, feature: Array) -> Array:
 
 def label_response(problem: Problem, feature: Array) -> tuple[Array, Array]:
     r""":math:`Ry` and the matrix :math:`\frac v2 S^{\!T}RYRS` that pulls on the features, over all nodes."""
-    S = problem.supervised
-    noisy = problem.readout * feature[S][:, S] + problem.temperature * jnp.eye(len(S), dtype=feature.dtype)
-    Ry = definite.inverse(noisy)[0] @ problem.labels
-    pull = jnp.zeros((len(feature), Ry.shape[1]), feature.dtype).at[S].set(Ry)
+    S, eye = problem.supervised, np.eye(len(problem.supervised), dtype=feature.dtype)
+    Ry = definite.inverse(problem.readout * feature[S][:, S] + problem.temperature * eye)[0] @ problem.labels
+    pull = _all_nodes(problem, Ry, len(feature))
     return Ry, 0.5 * problem.readout * pull @ pull.T
+
+
+def _all_nodes(problem: Problem, rows: Array, n_nodes: int) -> Array:
+    """Rows of the supervised nodes among all, which are zero elsewhere."""
+    zero = library(rows).zeros((n_nodes, rows.shape[1]), rows.dtype)
+    if isinstance(zero, jax.Array):
+        return zero.at[problem.supervised].set(rows)
+    zero[problem.supervised] = rows
+    return zero
 
 
 def energy(problem: Problem, feature: Array) -> Array:
     r""":math:`\tfrac12\,\mathrm{tr}\,Y(v\Phi_{SS}+\kappa)^{-1}` per neuron."""
-    return 0.5 * jnp.sum(problem.labels * label_response(problem, feature)[0])
+    return 0.5 * (problem.labels * label_response(problem, feature)[0]).sum()
 
 
 def predict(problem: Problem, feature: Array, rows: Array) -> Array:

@@ -17,6 +17,7 @@ from widefield.theories.posterior import problem as core
 from widefield.theories.posterior.branch_choice import branches_of
 from widefield.theories.posterior.branches import Branches, Judged, Options, S, StationaryState, check_switches
 from widefield.theories.posterior.derived.perturbation import perturbative
+from widefield.theories.posterior.start import start_of
 
 PAIRS = ("state", "state_", "sample", "sample_")
 DIMS = {
@@ -35,6 +36,7 @@ def posterior(
     method: str = "full",
     order: int | None = None,
     branch: str = "lowest",
+    start: Solution | None = None,
     integration: str = "auto",
     paths: int | None = None,
     seed: int = 0,
@@ -62,6 +64,11 @@ def posterior(
     were met are in the certificate. ``integration`` is for nonlinear networks: "quadrature" (up to four dimensions, depth
     times samples), "importance" sampling or "annealed" draws; ``paths`` fixes the number of draws.
 
+    ``start`` is the posterior of a neighboring question, with as many states and samples, such as the one before in a
+    sweep: the first search begins there instead of at the random network, and there again where it fails or ends in a
+    saddle. All other searches, the choice among what they find, and every check are the same. A nonlinear network without the
+    symmetry W → −W has that one search alone: where it has several minima, the branch of the start is followed.
+
     ``method="perturbative"`` expands the kernels of a *linear* network in the labels' kernel Y up to ``order`` 0, 1 or 2
     (default), Eqs. (posterior.21), (posterior.22). Fields: ``hidden`` and ``conjugate`` up to that order,
     ``hidden_terms`` (order, …) one by one, and ``propagator`` = ½ bwd(w[(A1 H0 A1)^+]): which states the labels reach by
@@ -81,6 +88,7 @@ def posterior(
     options = Options("posterior", rtol, max_steps, integration=integration, paths=paths, seed=seed)
     if checks.choice("method", method, ("full", "perturbative")) == "perturbative":
         search = {"branch": (branch, "lowest"), "integration": (integration, "auto"), "paths": (paths, None)}
+        search["start"] = (None if start is None else "a start", None)
         for name, (given, default) in search.items():
             if given != default:
                 raise ValueError(
@@ -91,11 +99,13 @@ def posterior(
         raise ValueError(f"`order` is for method='perturbative', got {order!r} with method='full'.")
     begun = time.perf_counter()
     core.check(network, task)
+    begin = None if start is None else start_of(start, network, task)
     wanted, left_out = _plan(network, task, quantities)
     problem = core.problem_of(network, task, temperature)
     branches = branches_of(problem, network.activation, options)
     with bar("posterior", branches.n_searches, progress, seconds=branches.seconds) as advance:
-        states = branches.stationary_states(advance)
+        states = branches.stationary_states(advance, begin)
+    begun_at = () if start is None else ("the first search began at a given solution",)
     state = _select(states, branch, branches)
     judged = branches.judge(state)
     lost, lost_notes = _lost(states, state, branch, branches)
@@ -115,7 +125,7 @@ def posterior(
         wall_time=time.perf_counter() - begun,
         options=made_with
         | {"rtol": branches.rtol if rtol is None else rtol, "max_steps": max_steps, "quantities": list(wanted)},
-        notes=(*task.notes, *notes, *lost_notes),
+        notes=(*task.notes, *notes, *lost_notes, *begun_at),
         left_out=left_out,
         diagnostics={"branches": listed, "symmetric": branches.symmetric} | judged.diagnostics,
     )

@@ -39,6 +39,7 @@ from widefield.theories.posterior.problem import (
     scaled,
     shifted,
 )
+from widefield.theories.posterior.start import Start
 
 RESTARTS, MARGINAL = 3, 1e-4  # of a search for a far coherent state; stability of one that is no end of its branch
 STIFFNESS, ROUNDS = 20.0, 60  # of the spring that holds a correlation, and how often its field is corrected
@@ -87,8 +88,8 @@ class LinearBranches(Branches[LinearState]):
         limits, seconds = (rtol, tolerance, options.max_steps), 2e-6 * len(problem.input_kernel) ** 3
         return cls(problem, layout, options.along, *limits, is_symmetric(problem), seconds)
 
-    def stationary_states(self, advance: Advance) -> list[LinearState]:
-        return stationary.stationary_points(self.layout, self.tolerance, self.max_steps, advance)
+    def stationary_states(self, advance: Advance, start: Start | None = None) -> list[LinearState]:
+        return stationary.stationary_points(self.layout, self.tolerance, self.max_steps, advance, start)
 
     def converged(self, state: LinearState) -> bool:
         return stationary.is_converged(state, self.tolerance)
@@ -116,7 +117,7 @@ class LinearBranches(Branches[LinearState]):
         inverse = stationary.expand(state.layout, J.swapaxes(-1, -2) @ np.linalg.inv(K) @ J)
         H = np.zeros_like(inputs)
         for _ in range(network.depth):  # each pass makes one state more final
-            K = inputs + np.asarray(shifted(self.problem, H))
+            K = inputs + shifted(self.problem, H)
             H = K @ inverse @ state.hidden
         return H, None
 
@@ -249,7 +250,7 @@ def landau(state: LinearState) -> tuple[float, float]:
     """
     assert isinstance(state.layout, linear.Joint)
     _, direction = definite.smallest_eigenvalue(linear.free_energy, state.point, (state.layout,), rtol=1e-12)
-    quartic = float(_quartic(jnp.asarray(state.point), linear.mirrored(state.layout), jnp.asarray(direction)))
+    quartic = float(_quartic(state.point, linear.mirrored(state.layout), direction))
     L = np.linalg.cholesky(state.point)
     moved = linear.kernel(state.layout, L @ direction @ np.swapaxes(L, -1, -2))
     scale = np.diag(np.diagonal(state.hidden))
@@ -258,18 +259,14 @@ def landau(state: LinearState) -> tuple[float, float]:
 
 @jax.jit
 def _quartic(S: jax.Array, layout: linear.Joint, e: jax.Array) -> jax.Array:
-    value = lambda E: linear.free_energy(definite.displaced(S, E), layout)[0]  # noqa: E731
-    along = lambda a: value(a * e)  # noqa: E731
-    fourth = along
-    for _ in range(4):
-        fourth = jax.grad(fourth)
-    gradient = lambda a: jax.grad(value)(a * e)  # noqa: E731
-    second = jax.jacfwd(jax.jacfwd(gradient))(0.0)
+    gradient = lambda E: definite.gradient_at(linear.free_energy, S, E, (layout,))  # noqa: E731
+    slope = lambda f: lambda a: jax.jvp(f, (a,), (1.0,))[1]  # noqa: E731
+    second, third = jax.jvp(slope(slope(lambda a: gradient(a * e))), (0.0,), (1.0,))
     even = lambda E: linear.unbroken(0.5 * (E + jnp.swapaxes(E, -1, -2)), layout)  # noqa: E731
     c = even(0.5 * second)
-    product = lambda E: even(jax.jvp(jax.grad(value), (jnp.zeros_like(S),), (E,))[1])  # noqa: E731
+    product = lambda E: even(jax.jvp(gradient, (jnp.zeros_like(S),), (E,))[1])  # noqa: E731
     response, _ = jax.scipy.sparse.linalg.cg(product, c, tol=1e-13, maxiter=1000)
-    return fourth(0.0) / 24 - 0.5 * jnp.sum(c * response)
+    return jnp.sum(e * third) / 24 - 0.5 * jnp.sum(c * response)
 
 
 class Constraint(NamedTuple):

@@ -11,7 +11,6 @@ whatever the labels; repeated inputs and more samples than dimensions need no ji
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -62,12 +61,12 @@ class Separate(NamedTuple):
     seen: Float[Array, "state sample direction"]
 
     def covariance(self, H: Array) -> Array:
-        w = jnp.diagonal(self.problem.weight)[1:, None, None]
-        return self.input_kernel + jnp.pad(w * H[:-1], ((1, 0), (0, 0), (0, 0)))
+        w = self.problem.weight.diagonal()[1:, None, None]
+        return self.input_kernel + core.library(H).pad(w * H[:-1], ((1, 0), (0, 0), (0, 0)))
 
     def returned(self, Q: Array) -> Array:
-        w = jnp.diagonal(self.problem.weight)[1:, None, None]
-        return jnp.pad(w * Q[1:], ((0, 1), (0, 0), (0, 0)))
+        w = self.problem.weight.diagonal()[1:, None, None]
+        return core.library(Q).pad(w * Q[1:], ((0, 1), (0, 0), (0, 0)))
 
     def labels(self, S: Stack) -> tuple[Array, Stack]:
         return response(S, self.root, self.seen, self.labels_of, self.problem)
@@ -82,14 +81,13 @@ def response(S: Array, rows: Array, seen: Array, labels: Array, problem: Problem
     Labels that no kernel can fit (more samples than dimensions) cost :math:`|y|^2/2\kappa` and pull on nothing: they are
     taken off first, because :math:`\rho^{\mathsf T}Ry` would otherwise lose as many digits as they are large.
     """
-    v, kappa, turn = problem.readout, problem.temperature, lambda A: jnp.swapaxes(A, -1, -2)
+    v, kappa, turn = problem.readout, problem.temperature, lambda A: A.swapaxes(-1, -2)
     rows, y = turn(seen) @ rows, turn(seen) @ labels
     noisy = v * rows @ S @ turn(rows)
-    Ry = (
-        definite.inverse(noisy + kappa * jnp.eye(noisy.shape[-1], dtype=noisy.dtype)[(None,) * (noisy.ndim - 2)])[0] @ y
-    )
+    noise = kappa * np.eye(noisy.shape[-1], dtype=noisy.dtype)[(None,) * (noisy.ndim - 2)]
+    Ry = definite.inverse(noisy + noise)[0] @ y
     pulled, unseen = turn(rows) @ Ry, labels - seen @ y
-    return 0.5 * jnp.sum(y * Ry) + 0.5 * jnp.sum(unseen**2) / kappa, 0.5 * v * pulled @ turn(pulled)
+    return 0.5 * (y * Ry).sum() + 0.5 * (unseen**2).sum() / kappa, 0.5 * v * pulled @ turn(pulled)
 
 
 def seen_labels(rows: np.ndarray) -> np.ndarray:
@@ -123,23 +121,22 @@ def free_energy(S: Stack, layout: Layout) -> tuple[Array, Stack]:
     return energy + entropy, R_ @ back @ R - pull + 0.5 * (K_inverse - S_inverse)
 
 
-@jax.jit
-def size_of_terms(S: Stack, layout: Layout) -> Array:
+@np.errstate(over="ignore", invalid="ignore")
+def size_of_terms(S: np.ndarray, layout: Layout) -> float:
     """The largest entry of what the gradient adds, where H is the identity: the unit of its roundings."""
-    J, C, H = layout.inverse, jnp.linalg.cholesky(S), kernel(layout, S)
+    J, C, H = layout.inverse, definite.root_on_host(S), kernel(layout, S)
     K_inverse = definite.inverse(J @ layout.covariance(H) @ J.swapaxes(-1, -2))[0]
-    onto = lambda Q: jnp.swapaxes(C, -1, -2) @ Q @ C  # noqa: E731
+    onto = lambda Q: C.swapaxes(-1, -2) @ Q @ C  # noqa: E731
     back = lambda Q: layout.root.swapaxes(-1, -2) @ layout.returned(J.swapaxes(-1, -2) @ Q @ J) @ layout.root  # noqa: E731
     adds = K_inverse, layout.labels(S)[1], back(K_inverse), back(K_inverse @ S @ K_inverse)
-    terms = [onto(term) for term in adds]
-    return jnp.max(jnp.stack([jnp.max(jnp.abs(term), initial=1.0) for term in terms]))
+    return float(np.max([np.abs(onto(term)).max(initial=1.0) for term in adds]))
 
 
 def random_kernel(problem: Problem) -> np.ndarray:
     r"""H of the random network, :math:`H_0 = K(H_0)`: exact after as many steps as there are states."""
     H = np.zeros_like(problem.input_kernel)
     for _ in range(problem.depth):
-        H = problem.input_kernel + np.asarray(core.shifted(problem, H))
+        H = problem.input_kernel + core.shifted(problem, H)
     return H
 
 
@@ -152,7 +149,7 @@ def unbroken(E: Stack, layout: Layout) -> Stack:
     """The part of E that the layout's mirror does not change."""
     if isinstance(layout, Separate):
         return E
-    return 0.5 * (E + layout.mirror @ E @ jnp.swapaxes(layout.mirror, -1, -2))
+    return 0.5 * (E + layout.mirror @ E @ layout.mirror.swapaxes(-1, -2))
 
 
 def layout_of(problem: Problem) -> Layout:

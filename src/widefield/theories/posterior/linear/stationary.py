@@ -13,6 +13,7 @@ from widefield.solvers import definite
 from widefield.theories.posterior.branches import Advance, StationaryState, adjacent_trace, correlated
 from widefield.theories.posterior.linear import free_energy as linear
 from widefield.theories.posterior.problem import Problem, by_state, is_symmetric
+from widefield.theories.posterior.start import Start
 
 N_SEARCHES = 6
 UNSTABLE = -1e-8  # Hessian eigenvalues above this count as zero: flat directions are allowed
@@ -41,8 +42,11 @@ class LinearState(StationaryState):
         return np.asarray(definite.displaced(self.point, amount * self.softest))
 
 
-def stationary_points(layout: linear.Layout, tolerance: float, max_steps: int, advance: Advance) -> list[LinearState]:
-    """Stationary points from several starts, the lowest free energy first; minima and the incoherent point.
+def stationary_points(
+    layout: linear.Layout, tolerance: float, max_steps: int, advance: Advance, given: Start | None = None
+) -> list[LinearState]:
+    """Stationary points from several starts, one of them ``given``, the lowest free energy first; minima and the incoherent
+    point.
 
     A descent that comes so close to a known minimum that it can only end there is stopped: its stability and its last
     steps are known. ``advance`` is told of each of at most ``N_SEARCHES`` searches.
@@ -51,13 +55,14 @@ def stationary_points(layout: linear.Layout, tolerance: float, max_steps: int, a
     symmetric = is_symmetric(problem)
     descend = partial(_descend, layout, tolerance, max_steps)
     states: tuple[LinearState, ...] = ()
-    for start in (_start(layout, 0.0, 1.0), _start(layout, 0.0, _growth(problem))):
-        new = descend(start, states, even=symmetric)
+    given_first = [(*found, 0) for found in _from(layout, given)]
+    for start, even, told in (*given_first, *((_start(layout, 0.0, g), symmetric, 2) for g in (1.0, _growth(problem)))):
+        new = descend(start, states, even=even)
         states += new
         for point in new:
             if symmetric and point.stability < UNSTABLE:
                 states += descend(point.displaced(0.3), states, even=False)
-        advance(2)
+        advance(told)
     if joint and problem.depth > 1:
         for start in (_start(layout, 0.5, 1.0), coherent_start(layout)):
             states += descend(start, states, even=False)
@@ -87,7 +92,7 @@ def _descend(
     minimum = minimum_below(layout, start, even=even, tolerance=tolerance, max_steps=left)
     if any(state.residual < CONVERGED and _distance(np.asarray(minimum.point), state) <= 1e-9 for state in known):
         return ()
-    return (state_at(layout, minimum._replace(steps=minimum.steps + used)),)
+    return (state_at(layout, minimum._replace(steps=int(minimum.steps) + used)),)
 
 
 def minimum_below(
@@ -108,7 +113,7 @@ def state_at(layout: linear.Layout, minimum: definite.Minimum) -> LinearState:
         stability = stability if softest.size else RIGID
     mask = np.kron(linear.joined_states(layout.problem), np.ones((layout.problem.n_samples,) * 2))
     kernel = mask * expand(layout, linear.kernel(layout, point))
-    gradient, steps = float(minimum.gradient / linear.size_of_terms(point, layout)), int(minimum.steps)
+    gradient, steps = float(minimum.gradient) / linear.size_of_terms(point, layout), int(minimum.steps)
     known = (layout.problem, kernel, kernel, float(minimum.value), gradient, gradient, stability, steps)
     return LinearState(*known, layout, point, softest)
 
@@ -142,9 +147,25 @@ def _start(layout: linear.Layout, rho: float, growth: float) -> np.ndarray:
     if rho == 0 and isinstance(layout, linear.Joint):  # keep what the inputs join
         scale = np.repeat(growth ** ((states + 1) / 2), problem.n_samples)
         H = scale[:, None] * H0 * scale
-    parts = H[None] if isinstance(layout, linear.Joint) else by_state(problem, H)[states, :, states]
-    S = layout.inverse @ parts @ np.swapaxes(layout.inverse, -1, -2)
+    S = layout.inverse @ _parts(layout, H) @ np.swapaxes(layout.inverse, -1, -2)
     return 0.5 * (S + np.swapaxes(S, -1, -2))
+
+
+def _from(layout: linear.Layout, given: Start | None) -> list[tuple[np.ndarray, bool]]:
+    """Coordinates of the kernel that is given, and whether it has no odd lags; none where it is singular in them."""
+    if given is None:
+        return []
+    S = layout.inverse @ _parts(layout, given.hidden) @ np.swapaxes(layout.inverse, -1, -2)
+    S, even = 0.5 * (S + np.swapaxes(S, -1, -2)), is_symmetric(layout.problem) and not given.coherent
+    if even and isinstance(layout, linear.Joint):
+        S = np.asarray(linear.unbroken(S, linear.mirrored(layout)))
+    return [(S, even)] if np.isfinite(definite.root_on_host(S)).all() else []
+
+
+def _parts(layout: linear.Layout, H: np.ndarray) -> np.ndarray:
+    """The blocks of a (node, node_) matrix that a layout has coordinates for."""
+    states = np.arange(layout.problem.depth)
+    return H[None] if isinstance(layout, linear.Joint) else by_state(layout.problem, H)[states, :, states]
 
 
 def coherent_start(layout: linear.Layout) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import ClassVar, final
 
 import numpy as np
@@ -30,6 +31,7 @@ from widefield.theories.posterior.nonlinear.saddle import DEVIATION, MAX_DIMENSI
 from widefield.theories.posterior.nonlinear.saddle_map import State
 from widefield.theories.posterior.nonlinear.stationary import Saddle, SaddleOptions, features_of_test_inputs
 from widefield.theories.posterior.problem import Problem, input_kernels_of_test, is_symmetric, require_memory, scaled
+from widefield.theories.posterior.start import Start
 
 # of each question: the default, and the smallest that can be met
 RTOLS = {
@@ -113,13 +115,17 @@ class NonlinearBranches(Branches[Saddle]):
         """One stationary state, by default from the random network; ``even`` keeps odd lags at zero."""
         return solve_saddle(problem, self.activation, self.options, start=start, sector="even" if even else "full")
 
-    def stationary_states(self, advance: Advance) -> list[Saddle]:
+    def stationary_states(self, advance: Advance, start: Start | None = None) -> list[Saddle]:
         """The first state and one coherent one or, where there is none, the searches that stopped on their way."""
-        first = self.solve(self.problem, even=self.symmetric)
+        kernels = None if start is None else State(start.feature, start.hidden)
+        broken = kernels if self.symmetric and start is not None and start.coherent else None
+        first = self._first(kernels if broken is None else None)
         advance(1)
         states = [first]
         if self.symmetric and self.problem.depth > 2 and first.converged:
-            for state in self.coherent_candidates(1.0, first):
+            near = () if broken is None else (broken,)
+            given = (self.solve(self.problem, even=False, start=kernels) for kernels in near)
+            for state in chain(given, self.coherent_candidates(1.0, first)):
                 advance(1)
                 if state.converged and state.branch == "coherent":
                     states = [first, state]
@@ -132,6 +138,14 @@ class NonlinearBranches(Branches[Saddle]):
             if not any(k.branch == state.branch and abs(k.free_energy - state.free_energy) < SAME for k in kept):
                 kept.append(state.gauge_fixed() if self.symmetric else state)
         return kept
+
+    def _first(self, start: State | None) -> Saddle:
+        """From the random network or, where that leads to a minimum, from ``start``."""
+        if start is not None:
+            state = self.solve(self.problem, even=self.symmetric, start=start)
+            if state.converged and (self.symmetric or state.stability > 0):
+                return state
+        return self.solve(self.problem, even=self.symmetric)
 
     def converged(self, state: Saddle) -> bool:
         return state.converged

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from widefield.answer.certificate import Status
 from widefield.gaussian.kernels import parity_of
@@ -24,7 +24,7 @@ from widefield.solvers.newton import evaluate, fixed_point, unit_of
 from widefield.theories.posterior.nonlinear import moments, saddle_map
 from widefield.theories.posterior.nonlinear.saddle import MAX_DIMENSION, levels_of
 from widefield.theories.posterior.nonlinear.saddle_map import SaddleMap, State
-from widefield.theories.posterior.problem import Problem, correlation, correlation_forms
+from widefield.theories.posterior.problem import Array, Problem, correlation, correlation_forms
 
 REACHED = (Status.success, Status.saddle, Status.inaccurate)  # the point was reached, whatever it is worth
 ON_THE_WAY, CLIMB = 1e-4, np.arange(1, 20) / 20  # accuracy and correlations of a climb
@@ -70,7 +70,7 @@ def _free_energy(constrained: ConstrainedMap, vector: Array) -> Array:
 class Point(NamedTuple):
     """A constrained saddle point: the ``vector`` of its map, and what a finer grid says about it."""
 
-    vector: Array
+    vector: np.ndarray
     state: State
     free_energy: float
     residual: float
@@ -106,12 +106,12 @@ class ConstrainedSaddle:
 
     def on_vector(self, state: State, last: float = 0.0) -> tuple[float, Array]:
         """A free stationary state as a constrained point: its correlation and its vector."""
-        state = State(*map(jnp.asarray, state))
-        return float(correlation(state.feature, self.forms)[0]), jnp.append(self.frame.pack(state), last)
+        state = State(*map(np.asarray, state))
+        return float(correlation(state.feature, self.forms)[0]), np.append(self.frame.pack(state), last)
 
     def map_at(self, target: float, finer: bool = False) -> ConstrainedMap:
         """The map on the present grid, or on the finer one."""
-        return self.make(self.frame.on(self.nodes[finer]), self.forms, jnp.asarray(target))
+        return self.make(self.frame.on(self.nodes[finer]), self.forms, np.asarray(target))
 
     def reach(self, vector: Array, begin: float, target: float) -> tuple[Point, "ConstrainedSaddle"]:
         """The point at ``target`` from that at ``begin``, by shorter steps where a long one fails."""
@@ -134,7 +134,7 @@ class ConstrainedSaddle:
         here, there = self.map_at(target), self.map_at(target, finer=True)
         solved = fixed_point(here, vector, 0.01 * self.rtol, self.max_steps)
         vector, unit = solved.vector, unit_of(solved.vector)
-        gap = np.asarray(evaluate(there, vector)) - np.asarray(vector)
+        gap = np.asarray(evaluate(there, vector)) - vector
         if not solved.converged or not np.isfinite(gap).all():
             finite = solved.finite and (np.isfinite(gap).all() or not solved.converged)
             error, status = np.inf, Status.not_converged if finite else Status.nonfinite
@@ -167,9 +167,8 @@ def constrained_saddle(
             f"nonlinear network, got {frame.dimension}."
         )
     levels = tuple(levels_of(frame, parity_of(activation) != 0))
-    between, first, second = map(jnp.asarray, correlation_forms(problem, *pair))
     nodes = levels[0](), levels[1]()
-    return ConstrainedSaddle(frame, (between, first, second), make, rtol, max_steps, levels, 0, nodes)
+    return ConstrainedSaddle(frame, correlation_forms(problem, *pair), make, rtol, max_steps, levels, 0, nodes)
 
 
 def climb_to_coherent(problem: Problem, activation: Activation, state: State, max_steps: int) -> State | None:

@@ -222,10 +222,9 @@ def make_nodes(points, log_weight, spread: Spread = "whitened", n_batches: int =
     all_points, all_weights = np.zeros((room, dimension)), np.full(room, -np.inf)
     all_points[:size], all_weights[:size] = points, log_weight
     shape = room // CHUNK, CHUNK
-    return Nodes(
-        jnp.asarray(all_points.reshape(*shape, dimension)), jnp.asarray(all_weights.reshape(shape)),
-        jnp.asarray(count), spread, n_batches, floor,
-    )  # fmt: skip
+    arrays = all_points.reshape(*shape, dimension), all_weights.reshape(shape), np.asarray(count)
+    y, log_w, n_chunks = jax.device_put(arrays)  # jnp.asarray would compile once per shape
+    return Nodes(y, log_w, n_chunks, spread, n_batches, floor)
 
 
 def grid(dimension: int, spacing: float, reach: float, half: bool, spread: Spread = "whitened") -> Nodes:

@@ -12,10 +12,8 @@ from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from jaxtyping import Array
 
 from widefield.question.activation import Activation
 from widefield.solvers.linearization import linearize
@@ -27,7 +25,7 @@ from widefield.theories.posterior.nonlinear.constrained_saddle import (
     constrained_saddle,
 )  # fmt: skip
 from widefield.theories.posterior.nonlinear.saddle_map import SaddleMap, State
-from widefield.theories.posterior.problem import Problem, correlation, odd_lags, scaled
+from widefield.theories.posterior.problem import Array, Problem, correlation, library, odd_lags, scaled
 
 SMALL = (0.05, 0.1, 0.15)  # order parameters at which growth is measured
 LARGE = (*np.arange(4, 20) / 20, 0.97)  # those among which the end of a branch is sought
@@ -41,7 +39,9 @@ class FactorMap(ConstrainedMap):
     along: str = eqx.field(static=True)
 
     def scaled(self, log_factor: Array) -> SaddleMap:
-        return eqx.tree_at(lambda m: m.problem, self.map, scaled(self.map.problem, self.along, jnp.exp(log_factor)))
+        return eqx.tree_at(
+            lambda m: m.problem, self.map, scaled(self.map.problem, self.along, library(log_factor).exp(log_factor))
+        )
 
     def at(self, vector: Array) -> tuple[SaddleMap, State, moments.Density, Array]:
         m, state = self.scaled(vector[-1]), self.map.unpack(vector[:-1])

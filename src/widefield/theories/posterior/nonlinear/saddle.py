@@ -11,9 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from scipy import stats
 
 from widefield.answer.boundary import x64
@@ -41,7 +39,7 @@ class _Solved(NamedTuple):
     """A fixed point on the nodes of its map, and what other nodes say about it; ``error`` is of every entry."""
 
     map: SaddleMap
-    vector: Array
+    vector: np.ndarray
     status: Status
     steps: int
     error: np.ndarray
@@ -73,7 +71,7 @@ def solve_saddle(
         raise ValueError("`sector` 'even' needs an odd activation, and inputs and labels at states of one parity.")
     prior = saddle_map.prior_state(problem, activation)
     frame = saddle_map.saddle_map(problem, activation, None, prior, ~odd if sector == "even" else np.ones_like(odd))
-    origin = frame.pack(State(*map(jnp.asarray, prior if start is None else start)))
+    origin = frame.pack(State(*map(np.asarray, prior if start is None else start)))
     setup = _Setup(frame, origin, start is None, parity != 0, options or SaddleOptions())
     return _finish(problem, setup, *_integrate(setup), parity)
 
@@ -82,12 +80,12 @@ class _Setup(NamedTuple):
     """The map without nodes, where to start, and the options."""
 
     frame: SaddleMap
-    start: Array
+    start: np.ndarray
     at_prior: bool
     symmetric: bool
     options: SaddleOptions
 
-    def solve(self, m: SaddleMap, vector: Array, grow: bool) -> Converged:
+    def solve(self, m: SaddleMap, vector: np.ndarray, grow: bool) -> Converged:
         """The fixed point; with ``grow`` the labels are raised from weak ones where they are too strong at once."""
         limits = 0.1 * self.options.rtol, self.options.max_steps
         point = iterate(m, vector, *limits)
@@ -131,16 +129,16 @@ def _by_quadrature(setup: _Setup) -> _Solved:
         if status is not Status.success:
             return _Solved(here, vector, status, steps, np.full(len(vector), np.inf), np.inf, 0.0, None, np.nan)
         unit, last = unit_of(vector), k == len(levels) - 2
-        gap = np.asarray(report(there, vector).image - vector) / unit
+        gap = (report(there, vector).image - vector) / unit
         if np.max(np.abs(gap)) > rtol and not last:
             continue
         jacobian = linearize(there, vector)
         # One step of Newton's towards the fixed point on this grid: what the iteration left is no error of the grid.
         off = report(here, vector).image - vector
-        ahead = vector + jacobian.solve(np.asarray(off)[None])[0]
-        if jnp.max(jnp.abs(report(here, ahead).image - ahead)) < jnp.max(jnp.abs(off)):
+        ahead = vector + jacobian.solve(off[None])[0]
+        if np.max(np.abs(report(here, ahead).image - ahead)) < np.max(np.abs(off)):
             vector = ahead
-        gap = np.asarray(report(there, vector).image - vector) / unit
+        gap = (report(there, vector).image - vector) / unit
         error = np.abs(jacobian.solve(gap[None]))[0]
         status = Status.success if np.max(error) <= rtol else Status.inaccurate
         if status is Status.success or last:
@@ -172,8 +170,8 @@ def _by_annealing(setup: _Setup) -> _Solved:
     n = moments.CHUNK * max(1, round((options.n_paths or 1 << 15) / (moments.CHUNK * n_batches)))
     vector, steps = setup.start, 0
 
-    def draw(at: Array, seed: int) -> tuple[SaddleMap, float]:
-        nodes, rhat = annealed.anneal(frame.activation, frame.density(frame.unpack(at)), n, seed, n_batches)
+    def draw(at: np.ndarray, seed: int) -> tuple[SaddleMap, float]:
+        nodes, rhat = annealed.anneal(frame.activation, saddle_map.density_at(frame, at), n, seed, n_batches)
         return frame.on(nodes), rhat
 
     for turn in range(ROUNDS):
@@ -193,7 +191,12 @@ def _by_annealing(setup: _Setup) -> _Solved:
 
 
 def _judge(
-    here: SaddleMap, fresh: Callable[[], SaddleMap], vector: Array, status: Status, steps: int, options: SaddleOptions
+    here: SaddleMap,
+    fresh: Callable[[], SaddleMap],
+    vector: np.ndarray,
+    status: Status,
+    steps: int,
+    options: SaddleOptions,
 ) -> _Solved:
     """Standard errors by the scatter of batches, propagated through the fixed point; residual on fresh draws."""
     said = report(here, vector)
@@ -201,10 +204,10 @@ def _judge(
     if status is not Status.success:
         return _Solved(here, vector, status, steps, np.full(len(vector), np.inf), np.inf, np.inf, None, ess)
     jacobian, unit = linearize(here, vector), unit_of(vector)
-    scatter = np.asarray(said.image_batches) - np.asarray(vector)
+    scatter = said.image_batches - vector
     root = np.sqrt(len(scatter))
     error = jacobian.solve(scatter).std(axis=0, ddof=1) / root
-    other = np.asarray(report(fresh(), vector).image_batches) - np.asarray(vector)
+    other = report(fresh(), vector).image_batches - vector
     gap = other.mean(axis=0)
     noise = np.hypot(scatter.std(axis=0, ddof=1), other.std(axis=0, ddof=1)) / root
     deviation = float(np.sqrt(np.mean((gap / np.where(noise > 0, noise, np.inf)) ** 2)))
@@ -220,23 +223,23 @@ def _finish(problem: Problem, setup: _Setup, integration: str, solved: _Solved, 
     if setup.frame.grows and status is Status.success and not said.growth < 0.5:
         status = Status.diverged
     lost = status in (Status.diverged, Status.nonfinite)
-    log_normalizer = jnp.full_like(said.log_normalizer, jnp.nan) if lost else said.log_normalizer
+    log_normalizer = np.nan if lost else said.log_normalizer
     energy, entropy = saddle_map.free_energy(m.problem, said.state, said.density.conjugate, log_normalizer)
     batches = said.log_normalizer_batches
-    errors = m.unpack(jnp.asarray(solved.error))
+    errors = m.unpack(solved.error)
     mu = _leading_eigenvalue(problem, solved, parity)
     assert m.nodes is not None
     return Saddle(
         problem=problem,
-        feature=np.asarray(said.state.feature),
-        hidden=np.asarray(said.state.hidden),
+        feature=said.state.feature,
+        hidden=said.state.hidden,
         conjugate=np.asarray(said.density.conjugate),
-        feature_stderr=np.asarray(errors.feature),
-        hidden_stderr=np.asarray(errors.hidden),
+        feature_stderr=errors.feature,
+        hidden_stderr=errors.hidden,
         energy=float(energy),
         entropy=float(entropy),
         free_energy=float(energy + entropy),
-        free_energy_stderr=float(jnp.std(batches, ddof=1) / np.sqrt(len(batches))) if len(batches) > 1 else 0.0,
+        free_energy_stderr=float(np.std(batches, ddof=1) / np.sqrt(len(batches))) if len(batches) > 1 else 0.0,
         residual=solved.residual,
         deviation=solved.deviation,
         error=(1.0 if integration == "quadrature" else LIMIT) * float(np.max(solved.error)) / unit_of(solved.vector),
@@ -258,12 +261,12 @@ def _leading_eigenvalue(problem: Problem, solved: _Solved, parity: int) -> float
         return np.nan
     odd, state = odd_lags(problem), solved.map.unpack(solved.vector)
     symmetric = parity == -1 and has_sign_symmetry(problem)
-    if not symmetric or np.any(np.abs(np.asarray(state.feature)[odd]) > 1e-6):
+    if not symmetric or np.any(np.abs(state.feature[odd]) > 1e-6):
         return solved.jacobian.leading(None)
     jacobian, full = solved.jacobian, solved.jacobian.map
     assert isinstance(full, SaddleMap)
     if len(full.rows) * 2 < len(odd) * (len(odd) + 1):
-        rows, columns = map(jnp.asarray, np.nonzero(np.triu(np.ones_like(odd))))
+        rows, columns = np.nonzero(np.triu(np.ones_like(odd)))
         full = replace(full, rows=rows, columns=columns)
         jacobian = linearize(full, full.pack(state))
     is_odd = np.tile(odd[full.rows, full.columns], 2)

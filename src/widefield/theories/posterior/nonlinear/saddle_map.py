@@ -14,14 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optimistix as optx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from widefield.answer.certificate import Status
 from widefield.gaussian import AbstractKernel, kernel_for
+from widefield.gaussian.steepness import derivative
 from widefield.question.activation import Activation
 from widefield.solvers.anderson import AndersonSolver
 from widefield.theories.posterior.nonlinear import moments
-from widefield.theories.posterior.problem import Problem, covariance, energy, label_response, returned
+from widefield.theories.posterior.problem import Array, Problem, covariance, energy, label_response, library, returned
 from widefield.theories.prior.core import keep_duplicates
 
 RANK = 1e-12  # of the largest eigenvalue of the correlations: below it a direction is a linear relation
@@ -47,11 +48,10 @@ class Basis(NamedTuple):
 
 def prior_state(problem: Problem, activation: Activation) -> State:
     """The state without labels: C = K(Φ) and Φ = <φφ> under it, state by state; the mask is the problem's."""
-    arrays = jax.tree.map(jnp.asarray, problem)
-    feature = jnp.zeros_like(arrays.input_kernel)
+    feature = np.zeros_like(problem.input_kernel)
     for _ in range(problem.depth):
-        largest = float(jnp.max(jnp.diag(covariance(arrays, feature))))
-        feature, K = _prior_step(kernel_for(activation, largest), arrays, feature)
+        largest = float(np.max(np.diag(covariance(problem, feature))))
+        feature, K = jax.device_get(_prior_step(kernel_for(activation, largest), problem, feature))
     return State(feature, K)
 
 
@@ -72,8 +72,8 @@ def range_of(K: np.ndarray) -> Basis:
     values, vectors = np.linalg.eigh(K / scale / scale[:, None])
     keep = values > RANK * values[-1]
     if keep.all():
-        return Basis(jnp.eye(len(K)), jnp.eye(len(K)))
-    return Basis(jnp.asarray(scale[:, None] * vectors[:, keep]), jnp.asarray(vectors[:, keep].T / scale))
+        return Basis(np.eye(len(K)), np.eye(len(K)))
+    return Basis(scale[:, None] * vectors[:, keep], vectors[:, keep].T / scale)
 
 
 class SaddleMap(eqx.Module):
@@ -102,16 +102,23 @@ class SaddleMap(eqx.Module):
     def pack(self, state: State) -> Array:
         i, j = self.rows, self.columns
         scales = self.feature_scale, self.hidden_scale
-        return jnp.concatenate([matrix[i, j] / (s[i] * s[j]) for matrix, s in zip(state, scales)])
+        parts = [matrix[i, j] / (s[i] * s[j]) for matrix, s in zip(state, scales)]
+        return library(*parts).concatenate(parts)
 
     def unpack(self, vector: Array) -> State:
         i, j = self.rows, self.columns
-        parts = []
-        for part, s in zip(jnp.split(vector, 2), (self.feature_scale, self.hidden_scale)):
-            zero = jnp.zeros((len(s), len(s)), vector.dtype)
-            part = part * s[i] * s[j]
-            parts.append(zero.at[i, j].set(part).at[j, i].set(part))
-        return State(*parts)
+        scales = self.feature_scale, self.hidden_scale
+        feature, hidden = (part * s[i] * s[j] for part, s in zip(vector.reshape(2, -1), scales))
+        return State(self._filled(feature), self._filled(hidden))
+
+    def _filled(self, entries: Array) -> Array:
+        """The symmetric matrix with these free entries."""
+        i, j = self.rows, self.columns
+        zero = library(entries).zeros(self.problem.input_kernel.shape, entries.dtype)
+        if isinstance(zero, jax.Array):
+            return zero.at[i, j].set(entries).at[j, i].set(entries)
+        zero[i, j] = zero[j, i] = entries
+        return zero
 
     def on(self, nodes: moments.Nodes) -> "SaddleMap":
         """The map that averages over ``nodes``."""
@@ -154,9 +161,19 @@ class Report(NamedTuple):
     growth: Array
 
 
-@eqx.filter_jit
 def report(m: SaddleMap, vector: Array) -> Report:
-    """Everything at once, so that it is compiled once; ``ess`` is a share of the nodes."""
+    """Everything at once, so that it is compiled once, in NumPy; ``ess`` is a share of the nodes."""
+    return jax.device_get(_report(m, vector))
+
+
+@eqx.filter_jit
+def density_at(m: SaddleMap, vector: Array) -> moments.Density:
+    """The density at one vector."""
+    return m.density(m.unpack(vector))
+
+
+@eqx.filter_jit
+def _report(m: SaddleMap, vector: Array) -> Report:
     assert m.nodes is not None
     state = m.unpack(vector)
     density = m.density(state)
@@ -173,14 +190,14 @@ def saddle_map(
     problem: Problem, activation: Activation, nodes: moments.Nodes | None, prior: State, pairs: np.ndarray
 ) -> SaddleMap:
     """The map of a problem whose prior is known; ``pairs`` (node, node) is true where an entry is free."""
-    rows, columns = map(jnp.asarray, np.nonzero(np.triu(pairs)))
+    rows, columns = np.nonzero(np.triu(pairs))
     scales = [np.sqrt(np.maximum(np.diag(np.asarray(matrix)), 0)) for matrix in prior]
-    feature_scale, hidden_scale = (jnp.asarray(np.where(s > 0, s, 1.0)) for s in scales)
+    feature_scale, hidden_scale = (np.where(s > 0, s, 1.0) for s in scales)
     # An activation that grows at least like a root can overcome the Gaussian tails.
-    ends = np.abs(np.asarray(activation.function(jnp.asarray([-FAR, FAR]))))
+    ends = np.abs(derivative(activation.function, 0)(np.asarray([-FAR, FAR])))
     grows = bool(np.any(~np.isfinite(ends) | (ends > 1e-2 * FAR)))
-    basis, arrays = range_of(np.asarray(prior.hidden)), jax.tree.map(jnp.asarray, problem)
-    return SaddleMap(arrays, basis, nodes, feature_scale, hidden_scale, rows, columns, activation, grows)
+    basis = range_of(np.asarray(prior.hidden))
+    return SaddleMap(problem, basis, nodes, feature_scale, hidden_scale, rows, columns, activation, grows)
 
 
 def growth(activation: Activation, density: moments.Density, n_starts: int = 32, n_steps: int = 40) -> Array:
@@ -210,7 +227,7 @@ def growth(activation: Activation, density: moments.Density, n_starts: int = 32,
 def free_energy(problem: Problem, state: State, conjugate: Array, log_normalizer: Array) -> tuple[Array, Array]:
     r"""Energy and entropy per neuron: ½ tr YR and KL(p ‖ N(0, K)) =
     :math:`\mathrm{tr}\tilde\Phi\Phi - \ln\int\!\mathcal N(h;0,K)e^{\varphi\tilde\Phi\varphi}`, Eq. (posterior.4)."""
-    return energy(problem, state.feature), jnp.sum(conjugate * state.feature) - log_normalizer
+    return energy(problem, state.feature), (conjugate * state.feature).sum() - log_normalizer
 
 
 def free_energy_at(m: SaddleMap, state: State, density: moments.Density) -> Array:
@@ -231,16 +248,20 @@ class Converged(NamedTuple):
 
 def iterate(m: SaddleMap, start: Array, tolerance: float, max_steps: int) -> Converged:
     """Anderson acceleration from ``start``; a map that is NaN from the start on ends as diverged or nonfinite."""
-    accuracy: Any = jnp.asarray(tolerance)  # an array: a number would be compiled in
+    accuracy = np.asarray(tolerance)  # an array: a number would be compiled in
+    vector, solved, stopped, steps = jax.device_get(_iterate(m, start, accuracy, max_steps))
+    lost = Status.diverged if m.grows else Status.nonfinite
+    status = Status.success if solved else Status.not_converged if stopped else lost
+    return Converged(vector, status, int(steps))
+
+
+@eqx.filter_jit
+def _iterate(m: SaddleMap, start: Array, accuracy: Any, max_steps: int) -> tuple[Array, Array, Array, Array]:
+    """Where the iteration ends, whether it converged, whether it ran out of steps, and these."""
     solver = AndersonSolver(accuracy, accuracy, memory=MEMORY, damping=DAMPING)
     solution: Any = optx.fixed_point(m, solver, start, max_steps=max_steps, throw=False)
-    if solution.result == optx.RESULTS.successful:
-        status = Status.success
-    elif solution.result == optx.RESULTS.nonlinear_max_steps_reached:
-        status = Status.not_converged
-    else:
-        status = Status.diverged if m.grows else Status.nonfinite
-    return Converged(solution.value, status, int(solution.stats["num_steps"]))
+    ends = (solution.result == end for end in (optx.RESULTS.successful, optx.RESULTS.nonlinear_max_steps_reached))
+    return solution.value, *ends, solution.stats["num_steps"]
 
 
 def grow_labels(m: SaddleMap, prior: Array, tolerance: float, max_steps: int) -> Converged:

@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from widefield.answer.boundary import x64
 from widefield.answer.certificate import Status
@@ -21,7 +21,7 @@ from widefield.question.activation import Activation
 from widefield.theories.posterior.branches import COHERENT, StationaryState, adjacent_correlation, adjacent_trace
 from widefield.theories.posterior.nonlinear import moments
 from widefield.theories.posterior.nonlinear.saddle_map import SaddleMap, State
-from widefield.theories.posterior.problem import Problem, odd_lags, shifted
+from widefield.theories.posterior.problem import Array, Problem, odd_lags, shifted
 
 REACH, SPACING, PANEL_NODES = 8.0, 0.2, 24  # of averages over a test input
 SPREAD = 4.0  # standard errors of an adjacent correlation that sampling alone may produce
@@ -77,7 +77,7 @@ class Saddle(StationaryState):
 
     @property
     def order_parameters(self) -> State:
-        return State(jnp.asarray(self.feature), jnp.asarray(self.hidden))
+        return State(self.feature, self.hidden)
 
     @property
     def noise(self) -> float:
@@ -119,45 +119,43 @@ def features_of_test_inputs(
     m, depth, known = saddle.saddle_map, problem.depth, saddle.order_parameters
     assert m.nodes is not None
     n_test, n_batches, used = len(kernel_test_train) // depth, m.nodes.n_batches, int(m.nodes.n_chunks)
-    density = m.density(known)
-    placed = moments.frame(m.nodes, activation, density, known.hidden)
     cross = np.zeros((n_batches, *kernel_test_train.shape))
     mean, second = np.zeros(kernel_test_train.shape), np.zeros(len(kernel_test_train))
     for state in range(depth):
         rows = slice(state * n_test, (state + 1) * n_test)
-        K = np.asarray(shifted(problem, jnp.asarray(mean)) + kernel_test_train)[rows]
+        K = (shifted(problem, mean) + kernel_test_train)[rows]
         before = second[(state - 1) * n_test : state * n_test] if state else np.zeros(n_test)
         variance = np.asarray(problem.weight)[state, state] * before + np.diag(kernel_test_test)[rows]
-        gain = K @ np.asarray(density.whitener).T  # means of the test nodes per unit of z
-        deviation = np.sqrt(np.maximum(variance - np.sum(gain**2, axis=1), 0.0))
-        log_z, tops, products, squares = _features(
-            m.nodes.points[:used], m.nodes.log_weight[:used], activation, density, placed,
-            jnp.asarray(gain), jnp.asarray(deviation),
-        )  # fmt: skip
-        share = np.asarray(jnp.exp(tops - jnp.max(tops)))
-        weight, products = share * np.asarray(log_z), np.asarray(products)
+        weights, tops, products, squares = jax.device_get(_features(m, activation, used, known, K, variance))
+        share = np.exp(tops - np.max(tops))
+        weight = share * weights
         batches = share.reshape(n_batches, -1)
         sums = np.einsum("bc,bcij->bij", batches, products.reshape(*batches.shape, *products.shape[1:]))
         cross[:, rows] = sums / weight.reshape(batches.shape).sum(axis=1)[:, None, None]
         mean[rows] = sums.sum(axis=0) / weight.sum()
-        second[rows] = share @ np.asarray(squares) / weight.sum()
+        second[rows] = share @ squares / weight.sum()
     error = cross.std(axis=0, ddof=1) / np.sqrt(len(cross)) if len(cross) > 1 else np.zeros_like(mean)
     return ConditionalMoments(mean, error, second)
 
 
 @eqx.filter_jit
-def _features(points, log_weight, activation: Activation, density, frame, gain: Array, deviation: Array):
-    """Sums over every chunk, in units of its largest weight: of weights, of φ(h_*)φ(h), of φ(h_*)²."""
+def _features(m: SaddleMap, activation: Activation, used: int, state: State, K: Array, variance: Array):
+    """Sums over each of the ``used`` chunks, in units of its largest weight: of weights, of φ(h_*)φ(h), of φ(h_*)²."""
+    assert m.nodes is not None
+    density = m.density(state)
+    placed = moments.frame(m.nodes, activation, density, state.hidden)
+    gain = K @ density.whitener.T  # means of the test nodes per unit of z
+    deviation = jnp.sqrt(jnp.maximum(variance - jnp.sum(gain**2, axis=1), 0.0))
 
     def chunk(part):
-        log_term, h, phi = moments.log_terms(activation, density, frame, *part)
+        log_term, h, phi = moments.log_terms(activation, density, placed, *part)
         top = jnp.max(log_term)
         weight = jnp.exp(log_term - top)
-        mean = part[0] @ frame.to_white.T @ gain.T
+        mean = part[0] @ placed.to_white.T @ gain.T
         first, second = smoothed(activation, mean, deviation)
         return jnp.sum(weight), top, (weight[:, None] * first).T @ phi, weight @ second
 
-    return jax.lax.map(chunk, (points, log_weight))
+    return jax.lax.map(chunk, (m.nodes.points[:used], m.nodes.log_weight[:used]))
 
 
 def smoothed(activation: Activation, mean: Float[Array, "node test"], deviation: Float[Array, " test"]):
