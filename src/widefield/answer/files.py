@@ -66,15 +66,16 @@ def save(solution: Solution, path: str | os.PathLike) -> Path:
     netcdf = tree.to_netcdf(engine="h5netcdf")  # in memory: HDF5 that fails to write to a disk ends the interpreter
     places, rest = _places(netcdf, groups)
     index = json.dumps(stated | {"groups": places}, default=lambda value: np.asarray(value).tolist()).encode()
-    return write_atomically(path, *sealed(netcdf, *rest, index, len(index).to_bytes(LENGTH_SIZE, "little")))
+    content = netcdf, *rest, index, len(index).to_bytes(LENGTH_SIZE, "little")
+    return write_atomically(path, *content, checksum(*content))
 
 
-def sealed(*content: Any) -> tuple[Any, ...]:
-    """``content`` and the checksum that ends a file of it."""
+def checksum(*content: Any) -> bytes:
+    """The end of a file that begins with ``content``."""
     digest = hashlib.sha256()
     for part in content:
         digest.update(part)
-    return (*content, CHECKSUM % digest.hexdigest().encode())
+    return CHECKSUM % digest.hexdigest().encode()
 
 
 def _places(netcdf: memoryview, groups: "dict[str, xr.Dataset]") -> tuple[dict[str, Any], list[bytes]]:

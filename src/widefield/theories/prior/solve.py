@@ -66,9 +66,6 @@ def prior(
     noise = checks.nonnegative("noise", noise)
     if isinstance(quantities, Iterable) and not isinstance(quantities, str):
         quantities = tuple(quantities)  # an iterator can be read once
-    checks.flag("throw", throw)
-    if progress is not None:
-        checks.flag("progress", progress)
     kind = working_dtype(dtype)
     default, floor = (1e-10, 1e-12) if kind == np.float64 else (1e-4, 1e-5)
     rtol = default if rtol is None else checks.tolerance("rtol", rtol, floor, kind.name)
