@@ -2,9 +2,11 @@
 
 import json
 import re
+import types
 
 import jax
 import numpy as np
+import psutil
 import pytest
 import scipy.stats
 import xarray as xr
@@ -656,3 +658,15 @@ def test_many_draws_show_how_far_they_are(capsys):
     shown = wf.mmd2(x, x + 1, progress=True)
     assert re.search(r"\d+/\d+", capsys.readouterr().err)
     assert wf.mmd2(x, x + 1) == shown and capsys.readouterr().err == ""
+
+
+def test_replicates_that_do_not_fit_are_refused(monkeypatch):
+    task = wf.Task(np.eye(2))
+    theory, trial = (
+        wf.prior(wf.DNN(2, "relu"), task),
+        wf.simulate.prior(wf.DNN(2, "relu"), task, width=5, replicates=100, seed=0),
+    )
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: types.SimpleNamespace(available=13_000))
+    with pytest.raises(MemoryError, match="`trial` need 38.4 kB, but only 10.4 kB .*smaller `quantities`"):
+        wf.compare(theory, trial)
+    assert wf.compare(theory, trial, quantities="output").rows[0].quantity == "output"

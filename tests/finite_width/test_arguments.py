@@ -127,7 +127,7 @@ def test_what_does_not_fit_is_refused_with_what_would(monkeypatch):
         wf.finite_width(wf.DNN(3, "relu"), TASK, width=100, quadruples=rows, quantities="vertex_quadruples")
     with pytest.raises(MemoryError, match=r"kernel of 20 samples.*give \d samples"):
         wf.finite_width(wf.RNN(10, "erf"), wf.Task(np.random.default_rng(0).normal(size=(20, 50))), width=100)
-    with pytest.raises(MemoryError, match=r"`layers`: 1e\+15 layers need .*TB.*at most 133333 layers would fit"):
+    with pytest.raises(MemoryError, match=r"1e\+15 `layers` need .*TB.*At most 133333 layers would fit"):
         wf.criticality(wf.DNN(3, "relu", weight_variance=2.0), layers=10**15)
 
 

@@ -3,8 +3,9 @@
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Any, TypeVar
 
 import jax
@@ -23,6 +24,7 @@ from widefield.question.training import Training
 F = TypeVar("F", bound=Callable[..., Any])
 NOUNS = {"network": Network, "task": Task, "teacher": Teacher, "training": Training, "solution": Solution}
 SHARE_OF_MEMORY = 0.8
+MOST_NAMES = 1000  # that are read of an iterator
 COPIES = 2  # of a field for a moment: where it is made and in the answer (measured: 2.03)
 
 
@@ -61,10 +63,19 @@ def check_common(arguments: dict[str, Any]) -> None:
             checks.flag(name, value)
         elif type(value) in (list, tuple) or isinstance(value, np.ndarray | jax.core.Tracer):
             checks.as_array(name, value, "a number or an array")
-        if name == "quantities" and not isinstance(value, str | Iterator | None):
-            words = value if isinstance(value, Collection) and not isinstance(value, np.ndarray) else (None,)
-            if not all(isinstance(word, str) for word in words):
-                raise ValueError(f"`quantities` must be names of fields, got {checks.shown(value)}.")
+        if name == "quantities" and not isinstance(value, Iterator):  # which can be read once
+            names_of(value)
+
+
+def names_of(quantities: Any) -> tuple[str, ...] | None:
+    """The names of the fields that are asked for, None for all that fit."""
+    if quantities is None or isinstance(quantities, str):
+        return None if quantities is None else (quantities,)
+    several = isinstance(quantities, Iterable) and getattr(quantities, "ndim", 1) == 1
+    names = tuple(islice(quantities, MOST_NAMES)) if several else (None,)
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"`quantities` must be names of fields, got {checks.shown(quantities)}.")
+    return tuple(dict.fromkeys(names))
 
 
 def working_dtype(dtype: Any) -> np.dtype:
@@ -121,10 +132,8 @@ def choose_quantities(
     moment when a field is there twice. Asking by name for more than fits raises `MemoryError` before anything is allocated.
     """
     budget = memory_budget() // COPIES if budget is None else budget
+    asked = names_of(asked)
     if asked is not None:
-        if not isinstance(asked, Iterable):
-            raise ValueError(f"`quantities` must be names out of {', '.join(sizes)}, got {checks.shown(asked)}.")
-        asked = (asked,) if isinstance(asked, str) else tuple(asked)
         if not asked:
             raise ValueError(f"`quantities` must name at least one of {', '.join(sizes)}.")
         for name in asked:

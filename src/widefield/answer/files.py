@@ -72,7 +72,8 @@ def save(solution: Solution, path: str | os.PathLike) -> Path:
         netcdf = tree.to_netcdf(engine="h5netcdf")  # in memory: HDF5 that fails to write to a disk ends the interpreter
         places, rest = _places(netcdf, groups)
     index = json.dumps(stated | {"groups": places}, default=lambda value: np.asarray(value).tolist()).encode()
-    return write_atomically(path, *sealed(netcdf, *rest, index, len(index).to_bytes(LENGTH_SIZE, "little")))
+    content = netcdf, *rest, index, len(index).to_bytes(LENGTH_SIZE, "little")
+    return write_atomically(path, *content, checksum(*content))
 
 
 def _without_cluster() -> AbstractContextManager[object]:
@@ -87,11 +88,6 @@ def checksum(*content: Any) -> bytes:
     for part in content:
         digest.update(part)
     return CHECKSUM % digest.hexdigest().encode()
-
-
-def sealed(*content: Any) -> tuple[Any, ...]:
-    """``content`` and the checksum that ends a file of it."""
-    return (*content, checksum(*content))
 
 
 def _places(netcdf: memoryview, groups: "dict[str, xr.Dataset]") -> tuple[dict[str, Any], list[bytes]]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from widefield.answer.boundary import names_of, require_memory
 from widefield.answer.solution import Solution
 from widefield.compare.table import Comparison
 from widefield.compare.verdict import Pair, judge_all
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 OFFSET = 5.0  # relative differences up to OFFSET · depth/width may be those of a finite network
 FIRST_ORDER = ("covariance", "test_prediction", "test_covariance", "log_evidence")  # of finite_width: at its width
+COPIES = 3  # of a field (measured: 3.03)
 PHYSICS = ("temperature", "noise", "width_ratio", "width", "infinite_depth")  # options that belong to the question
 
 
@@ -58,6 +60,8 @@ def compare(
         have = [", ".join(map(str, s.data.data_vars)) for s in (theory, trial)]
         raise ValueError(f"The two have no quantity in common: the first has {have[0]}; the second has {have[1]}.")
     chosen = [pairs[checks.choice("quantities", name, pairs)] for name in (pairs if asked is None else asked)]
+    need = COPIES * max(pair.trial.nbytes for pair in chosen)
+    require_memory(need, "Comparisons of all replicates of `trial`", "Name smaller `quantities`.")
     return judge_all(chosen, alpha=alpha, resolution=resolution)
 
 
@@ -84,11 +88,9 @@ def _checked(theory: Any, trial: Any, quantities: Any, same_question: Any) -> tu
             raise ValueError(f"`{name}` must be a Solution, got {type(given).__name__}.")
     if "width" in theory.certificate.options and "wide_width" in trial.certificate.options:
         raise ValueError("`trial` must be one simulation at the theory's `width`: two widths remove what it holds.")
-    asked = (quantities,) if isinstance(quantities, str) else quantities
-    if asked is not None:
-        checks.reject_tracers(quantities=asked)
-        if not isinstance(asked, Iterable) or not (asked := tuple(asked)):
-            raise ValueError(f"`quantities` must be names of fields, got {quantities!r}.")
+    asked = names_of(quantities)
+    if asked == ():
+        raise ValueError(f"`quantities` must be names of fields, got {quantities!r}.")
     if checks.flag("same_question", same_question):
         for noun in ("network", "task", "teacher", "training"):
             _check_same(noun, getattr(theory, noun), getattr(trial, noun))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-import jax
 import numpy as np
 
 from widefield.answer import boundary
@@ -55,8 +54,6 @@ def count(name: str, value: Any, minimum: int) -> int:
 
 def choose(quantities: Any, sizes: Mapping[str, int], room: int = 0) -> tuple[Names, Names]:
     """The fields that are asked for, or, by default, those that fit beside ``room`` bytes; and what is left out."""
-    if isinstance(quantities, np.ndarray | jax.Array) and (quantities.ndim != 1 or quantities.dtype.kind != "U"):
-        raise ValueError(f"`quantities` must be names out of {', '.join(sizes)}, got an array of {quantities.dtype}.")
     if quantities is not None:  # what does not fit is refused with everything else
         return boundary.choose_quantities(quantities, dict(sizes), budget=len(sizes) * max(sizes.values()) ** 2)
     wanted, left_out = boundary.choose_quantities(None, dict(sizes), boundary.memory_budget() - room)
@@ -83,11 +80,9 @@ def refuse_memory(simulator: str, need: Callable[..., int], sizes: Mapping[str, 
             middle = (low + high) // 2
             low, high = (middle, high) if need(**{**sizes, name: middle}) <= may_use else (low, middle)
         fits += [f"`{name}` {low}"] if low else []
-    smaller = f"{' or '.join(fits)} would fit" if fits else f"lower {', '.join(f'`{name}`' for name in sizes)}"
-    raise MemoryError(
-        f"{simulator} needs {boundary.describe_bytes(needed)} ({what}), but only {boundary.describe_bytes(may_use)} may "
-        f"be used, {boundary.SHARE_OF_MEMORY:.0%} of what is free: {smaller}; or ask for fewer quantities, samples, states or steps."
-    )
+    smaller = f"{' or '.join(fits)} would fit" if fits else f"Lower {', '.join(f'`{name}`' for name in sizes)}"
+    advice = f"{smaller}; or ask for fewer quantities, samples, states or steps."
+    boundary.require_memory(needed, f"Networks of {simulator}", advice, parts=what, budget=may_use)
 
 
 def require(simulator: str, network: Network, **wanted: float) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from widefield.answer.boundary import describe_bytes, memory_budget
+from widefield.answer.boundary import memory_budget, require_memory
 from widefield.theories.dynamics import inputs
 from widefield.theories.dynamics.curves import N_BATCHES
 from widefield.theories.dynamics.march import batch, held_out, responses
@@ -136,11 +136,9 @@ def refuse(problem: Problem, method: str, paths: int | None) -> None:
     fit = lambda key, top: max(bisect_right(range(1, top), most, key=key), 0)  # noqa: E731
     n_paths = 0 if paths is None else fit(lambda s: solving(problem, method, s), paths)
     if n_paths >= LEAST_PATHS:
-        name, advice = f"`paths`={paths:g}", f"{n_paths} paths"
+        name, advice = f"{paths:g} `paths`", f"{n_paths} paths"
     elif solving(problem, method, paths, 1) <= most:
-        name, advice = f"`task` with {n} samples", f"{fit(lambda m: solving(problem, method, paths, m), n)} samples"
+        name, advice = f"The {n} samples of `task`", f"{fit(lambda m: solving(problem, method, paths, m), n)} samples"
     else:
-        name, advice = "the question", "fewer steps, states or test inputs"
-    raise MemoryError(
-        f"{name} needs {describe_bytes(need)} of memory, but only {describe_bytes(most)} may be used: {advice} would fit."
-    )
+        name, advice = "The steps, states and test inputs", "Fewer of them"
+    require_memory(need, name, f"{advice} would fit.", budget=most)

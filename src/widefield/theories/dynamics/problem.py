@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from widefield.answer.boundary import describe_bytes, memory_budget
+from widefield.answer.boundary import memory_budget, require_memory
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.question.training import Training
@@ -208,11 +208,8 @@ def problem(network: Network, task: Task, training: Training, responses: bool = 
         raise ValueError("`initial_scale` must be one number where the network has biases.")
     if training.richness == 0:
         raise ValueError('`richness` must be a finite positive number, got 0: its limit at 0 is `method="lazy"`.')
-    if PER_STEP * training.steps > memory_budget():
-        raise MemoryError(
-            f"`steps`={training.steps:g} needs {describe_bytes(PER_STEP * training.steps)} of memory, but only "
-            f"{describe_bytes(memory_budget())} may be used: {memory_budget() // PER_STEP} steps would fit."
-        )
+    advice = f"{memory_budget() // PER_STEP} steps would fit."
+    require_memory(PER_STEP * training.steps, f"{training.steps:g} `steps`", advice)
     rates, tau = np.append(training.rates, training.rates[-1]), training.momentum_time
     if tau is not None and rates.max() > tau:
         raise ValueError(f"`momentum_time` must be at least the rate {rates.max():g}, got {tau!r}.")

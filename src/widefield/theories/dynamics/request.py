@@ -1,14 +1,14 @@
 """What is asked for: the method, the fields that fit in memory, the steps of kernels, and how to sample."""
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence, Sized
+from collections.abc import Callable, Hashable, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from widefield.answer.boundary import choose_quantities, memory_budget
+from widefield.answer.boundary import choose_quantities, memory_budget, names_of
 from widefield.answer.progress import LONG, bar
 from widefield.question import checks
 from widefield.theories.dynamics import memory
@@ -72,21 +72,13 @@ def make_request(
 ) -> Request:
     """Checked names within the memory that is free; kernels at all steps unless ``at`` chooses some."""
     _check_method(problem, method)
-    if progress is not None:
-        checks.flag("progress", progress)
     rtol = None if rtol is None else checks.tolerance("rtol", rtol, 1e-6)
     paths = (
         None if paths is None else 2 * -(-checks.integer("paths", paths, memory.LEAST_PATHS) // 2)
     )  # they come in pairs
     seed = checks.integer("seed", seed, 0)
     steps = _steps(at, len(problem.rates))
-    if quantities is not None:
-        names = (
-            (quantities,) if isinstance(quantities, str) or not isinstance(quantities, Iterable) else tuple(quantities)
-        )
-        if not all(isinstance(name, str) for name in names):
-            raise ValueError(f"`quantities` must be names of fields, got {quantities!r}.")
-        quantities = names
+    quantities = names_of(quantities)
     memory.refuse(problem, method, paths)
     sizes = memory.sizes(problem, method, len(steps), at is not None, paths or memory.first_paths(problem), quantities)
     free = memory_budget() - memory.solving(problem, method, paths)
@@ -125,14 +117,10 @@ def _check_method(problem: Problem, method: str) -> None:
 def _steps(at: Any, n_rows: int) -> Sequence[int]:
     if at is None:
         return range(n_rows)
-    checks.reject_tracers(at=at)
     allowed = f"`at` must be steps between 0 and {n_rows - 1}, none of them twice, got"
     if isinstance(at, Sized) and len(at) > n_rows:
         raise ValueError(f"{allowed} {len(at)} of them.")
-    try:
-        steps = np.atleast_1d(np.asarray(at))
-    except ValueError:
-        raise ValueError(f"{allowed} {at!r}.") from None
+    steps = np.atleast_1d(np.asarray(at))
     inside = steps.ndim == 1 and steps.dtype.kind in "iu" and len(steps)
     if not inside or steps.min() < -n_rows or steps.max() >= n_rows:
         raise ValueError(f"{allowed} {at!r}.")

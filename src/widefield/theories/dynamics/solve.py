@@ -9,7 +9,6 @@ import numpy as np
 from widefield.answer.boundary import x64
 from widefield.answer.certificate import Certificate, Status
 from widefield.answer.solution import Solution, make_solution
-from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.question.training import Training
@@ -71,7 +70,6 @@ def dynamics(
     Limits: infinite width; single networks scatter by 1/√width. Divergence is a status with its step.
     """
     start = time.perf_counter()
-    checks.flag("throw", throw)
     question = problem(network, task, training, responses=method != "independent")
     request = make_request(
         question, method=method, paths=paths, at=at, quantities=quantities, rtol=rtol, seed=seed, progress=progress

@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from widefield.answer.boundary import describe_bytes, memory_budget
 from widefield.answer.certificate import Check, SolveError, Status
-from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
 
@@ -139,22 +137,6 @@ class AbstractExpansion(abc.ABC):
 def quantities_of(dims: Mapping[str, Dims], lengths: Mapping[str, int]) -> dict[str, Quantity]:
     """Quantities from their dims and the lengths of these (copies of an axis end in underscores)."""
     return {name: Quantity(d, tuple(lengths[axis.rstrip("_")] for axis in d)) for name, d in dims.items()}
-
-
-def refuse_memory(need: float, what: str, remedy: str) -> None:
-    """Refuse, before any work begins, what would take more than may be used."""
-    if need > memory_budget():
-        raise MemoryError(
-            f"{what} need {describe_bytes(need)}, but only {describe_bytes(memory_budget())} (80 % of what is free) may be "
-            f"used: {remedy}."
-        )
-
-
-def check_flags(progress: Any, throw: Any) -> None:
-    """``progress`` is True, False or None, ``throw`` True or False."""
-    checks.flag("throw", throw)
-    if progress is not None:
-        checks.flag("progress", progress)
 
 
 def failure_of(error: SolveError | OverflowError) -> Status:

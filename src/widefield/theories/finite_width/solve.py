@@ -5,12 +5,11 @@ import time
 from bisect import bisect
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from widefield.answer.boundary import memory_budget, x64
+from widefield.answer.boundary import memory_budget, names_of, require_memory, x64
 from widefield.answer.certificate import Certificate, Check
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
@@ -23,15 +22,12 @@ from widefield.theories.finite_width.expansion import (
     Quantity,
     Question,
     Result,
-    check_flags,
-    refuse_memory,
 )
 from widefield.theories.finite_width.tied.solve import TiedExpansion
 from widefield.theories.finite_width.untied.averages import refuse
 from widefield.theories.finite_width.untied.solve import UntiedExpansion
 
 MAX_WIDTH = 10**15  # whole numbers that floats still tell apart
-MAX_NAMES = 100
 BASE = 20_000_000  # bytes that any call takes
 
 
@@ -85,7 +81,6 @@ def finite_width(
     relu weights is in 5a²/n. A regression needs the log likelihood to vary little between networks: beyond a variance
     ``evidence_variance`` of 0.3 it is ``inaccurate`` too. ``throw=False`` returns the numbers in both cases.
     """
-    check_flags(progress, throw)
     question = _question(network, task, width, quadruples, rtol, progress)
     expansion = UntiedExpansion() if is_untied(network, task) else TiedExpansion()
     return solve_with(expansion, question, noise=noise, quantities=quantities, throw=throw)
@@ -102,7 +97,7 @@ def solve_with(
     """The solution that ``expansion`` gives to ``question``; that of tied parameters can read out every state."""
     start = time.perf_counter()
     network, task, width = question.network, question.task, question.width
-    noise, quantities = checks.nonnegative("noise", noise), _names(quantities)
+    noise, quantities = checks.nonnegative("noise", noise), names_of(quantities)
     source = expansion if expansion.predicted_states(question) else TiedExpansion()  # of the moments for a regression
     made, left_out, notes = _plan(expansion, source, question, quantities)
     names = tuple(made)
@@ -207,23 +202,16 @@ def _refuse(peak: Callable[..., float], question: Question, names: tuple[str, ..
     if peak(names, n_samples) <= budget:
         return
     fit = bisect(range(1, n_samples), budget, key=lambda n: peak(names, n))
-    remedy = "ask for fewer quantities or `quadruples`, or a smaller depth"
-    refuse_memory(
+    remedy = "Ask for fewer quantities or `quadruples`, or a smaller depth"
+    require_memory(
         peak(names, n_samples),
         f"`quantities` {', '.join(names)} of {n_samples} samples",
-        f"{remedy}, or give {fit} samples" if fit else remedy,
+        f"{remedy}, or give {fit} samples." if fit else f"{remedy}.",
     )
 
 
 def _question(network: Any, task: Any, width: Any, quadruples: Any, rtol: Any, progress: bool | None) -> Question:
     network.refuse_branch("finite_width")
-    try:
-        checks.reject_tracers(width=width)
-    except ValueError:
-        raise ValueError(
-            "`width` is a JAX tracer: finite_width computes in NumPy and has no core that jit, grad or vmap could trace. "
-            "Call it in a loop; of its fields the kernel alone has a traceable core, widefield.theories.prior.core."
-        ) from None
     if refuse(network.activation) == "jumps":
         raise ValueError(
             f"`network` has the activation {network.activation}, which jumps: finite_width needs the derivative of "
@@ -235,19 +223,6 @@ def _question(network: Any, task: Any, width: Any, quadruples: Any, rtol: Any, p
         raise ValueError(f"`width` must be an integer of at most {MAX_WIDTH:.0e}, got {str(width)[:30]}.")
     rtol = checks.tolerance("rtol", rtol, 1e-11)
     return Question(network, task, int(width), rtol, progress, _quadruples(quadruples, task.n_samples))
-
-
-def _names(quantities: Any) -> tuple[str, ...] | None:
-    """The names that are asked for, once each."""
-    checks.reject_tracers(quantities=quantities)
-    if quantities is None or isinstance(quantities, str):
-        return None if quantities is None else (quantities,)
-    if not isinstance(quantities, Iterable) or getattr(quantities, "ndim", 1) != 1:
-        raise ValueError(f"`quantities` must be names of fields such as ('kernel', 'vertex'), got {quantities!r:.100}.")
-    names = tuple(islice(quantities, MAX_NAMES))
-    if not all(isinstance(name, str) for name in names):
-        raise ValueError(f"`quantities` must be names of fields such as ('kernel', 'vertex'), got {names!r:.100}.")
-    return tuple(dict.fromkeys(names))
 
 
 def is_untied(network: Network, task: Task) -> bool:
@@ -263,11 +238,7 @@ def is_untied(network: Network, task: Task) -> bool:
 def _quadruples(quadruples: Any, n_samples: int) -> np.ndarray | None:
     if quadruples is None:
         return None
-    checks.reject_tracers(quadruples=quadruples)
-    try:
-        index = np.asarray(quadruples)
-    except ValueError:
-        index = np.asarray(None)
+    index = np.asarray(quadruples)
     if index.ndim != 2 or index.shape[1] != 4 or not len(index) or index.dtype.kind not in "iu":
         given = f"an array of {index.dtype} and shape {index.shape}" if index.ndim else f"{quadruples!r:.100}"
         raise ValueError(f"`quadruples` must be rows of four sample indices, got {given}.")

@@ -32,13 +32,6 @@ def at_most(name: str, value: Any, minimum: int, maximum: int) -> int:
     return int(value)
 
 
-def check_switches(progress: Any, throw: Any) -> None:
-    """Refuse what is neither True nor False."""
-    checks.flag("throw", throw)
-    if progress is not None:
-        checks.flag("progress", progress)
-
-
 @dataclass(frozen=True)
 class Options:
     """What was asked for, as the public calls take it; ``question`` is the name of the call, which sets the defaults."""

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from widefield.answer.boundary import describe_bytes, memory_budget
+from widefield.answer.boundary import memory_budget, require_memory
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.task import Task
@@ -82,14 +82,6 @@ def memory_of_kernels(network: Network, task: Task) -> int:
     rank = min(task.n_samples, dimension) if separate else min(n_nodes, network.depth * n_driven * dimension)
     unknowns = (network.depth if separate else 1) * rank * (rank + 1) // 2
     return 8 * (kernels + 2 * min(unknowns, MAX_LANCZOS + 1) * unknowns + 80 * rank**2)
-
-
-def require_memory(need: float, what: str, fits: str) -> None:
-    """Refuse what does not fit, with what would."""
-    if need > memory_budget():
-        raise MemoryError(
-            f"{what} need {describe_bytes(need)} to be found, but only {describe_bytes(memory_budget())} may be used. {fits}"
-        )
 
 
 def library(*arrays: Array) -> Any:

@@ -15,7 +15,7 @@ from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.posterior import problem as core
 from widefield.theories.posterior.branch_choice import branches_of
-from widefield.theories.posterior.branches import Branches, Judged, Options, S, StationaryState, check_switches
+from widefield.theories.posterior.branches import Branches, Judged, Options, S, StationaryState
 from widefield.theories.posterior.derived.perturbation import perturbative
 from widefield.theories.posterior.start import start_of
 
@@ -83,7 +83,6 @@ def posterior(
     Limits: infinite width at fixed numbers of samples and states; corrections of order 1/N, larger at a transition. The
     perturbative kernels are wrong where the labels are strong; a phase transition is beyond any order.
     """
-    check_switches(progress, throw)
     checks.choice("branch", branch, ("lowest", "incoherent", "coherent"))
     options = Options("posterior", rtol, max_steps, integration=integration, paths=paths, seed=seed)
     if checks.choice("method", method, ("full", "perturbative")) == "perturbative":

@@ -36,7 +36,6 @@ def depth_limit(network: Network, *, rtol: float = 1e-10, throw: bool = True) ->
     start = time.perf_counter()
     network.refuse_branch("depth_limit")
     rtol = checks.tolerance("rtol", rtol, 1e-12)
-    checks.flag("throw", throw)
     values = asdict(find_depth_limit(network))
     certificate = Certificate(
         "depth_limit",

@@ -79,9 +79,6 @@ def prior(
     regressions = make_regressions(noise, time)
     if isinstance(quantities, Iterable) and not isinstance(quantities, str):
         quantities = tuple(quantities)  # an iterator can be read once
-    checks.flag("throw", throw)
-    if progress is not None:
-        checks.flag("progress", progress)
     kind = working_dtype(dtype)
     if kind == np.float32 and any(regressions.spectral.values()):
         raise ValueError("`dtype` must be 'float64' at finite times, or for so many noises, got 'float32'.")

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.answer.boundary import describe_bytes, memory_budget, working_dtype
+from widefield.answer.boundary import memory_budget, require_memory, working_dtype
 from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.teacher import Teacher
@@ -135,7 +135,6 @@ def pose(
         if given:
             raise ValueError(f"`{name}` of the teacher is not covered by {theory}: {instead}.")
     check_training(training, theory)
-    checks.reject_tracers(dtype=dtype)
     dtype = working_dtype(dtype).name
     ratio, count = checks.ratio("width_ratio", width_ratio), checks.ratio("width", width)
     sizes = {"width_ratio": ratio, "width": count, "richness": training.richness}
@@ -153,7 +152,7 @@ def pose(
             "A `spectrum` goes with `width=`, a number of neurons, and neither `width_ratio` nor `target_overlap`."
         )
     eigenvalues, powers = teacher.spectrum[:2]
-    require_memory(8 * 204 * len(eigenvalues), f"The Gauss rule of {len(eigenvalues)} eigenvalues", len(eigenvalues))
+    refuse_memory(8 * 204 * len(eigenvalues), f"Gauss rules of {len(eigenvalues)} eigenvalues", len(eigenvalues))
     modes, error = compress(eigenvalues, powers, longest=float(training.rates.sum()), rtol=MODES_RTOL)
     return Problem(network, teacher, training, count or np.inf, modes, error, dtype)
 
@@ -167,19 +166,7 @@ def check_training(training: Any, theory: str) -> None:
         )
 
 
-def check_switches(progress: Any, throw: Any) -> None:
-    """What a call shows, and whether it raises."""
-    checks.flag("throw", throw)
-    if progress is not None:
-        checks.flag("progress", progress)
-
-
-def require_memory(need: float, what: str, count: float, unit: str = "eigenvalues", power: int = 1) -> None:
+def refuse_memory(need: float, what: str, count: float, unit: str = "eigenvalues", power: int = 1) -> None:
     """Refuse ``what`` where it does not fit, and say how many of its ``count`` would; bytes grow as their ``power``."""
-    most = memory_budget()
-    if need > most:
-        fits = int(count * max(0.0, most / need) ** (1 / power))
-        raise MemoryError(
-            f"{what} needs about {describe_bytes(need)}, but only {describe_bytes(most)} may be used. "
-            f"About {fits} {unit} would fit."
-        )
+    fits = int(count * min(1.0, memory_budget() / need) ** (1 / power))
+    require_memory(need, what, f"About {fits} {unit} would fit.")

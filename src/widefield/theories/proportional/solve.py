@@ -14,7 +14,7 @@ from widefield.question.network import Network
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
 from widefield.theories.proportional.prediction import predict
-from widefield.theories.proportional.problem import MODES_RTOL, check_switches, pose
+from widefield.theories.proportional.problem import MODES_RTOL, pose
 from widefield.theories.proportional.training_curves import (
     CURVES,
     DIMS,
@@ -73,7 +73,6 @@ def proportional(
     with its step; losses from there on are infinite.
     """
     start = time.perf_counter()
-    check_switches(progress, throw)
     problem = pose(network, teacher, training, width_ratio=width_ratio, width=width, dtype=dtype)
     rtol = checks.tolerance("rtol", rtol, MODES_RTOL)
     if checks.flag("infinite_depth", infinite_depth) and network.branch is None:

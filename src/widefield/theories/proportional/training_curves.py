@@ -12,7 +12,7 @@ from widefield.answer.certificate import Check, Status
 from widefield.answer.progress import bar
 from widefield.theories.proportional.march.causal import State
 from widefield.theories.proportional.march.compressed import marched
-from widefield.theories.proportional.problem import Problem, require_memory
+from widefield.theories.proportional.problem import Problem, refuse_memory
 from widefield.theories.proportional.verification import Time, congruent, in_numpy, layers_of, residual
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-3}  # right marches have 1e-13 at most, whatever their length
@@ -175,5 +175,5 @@ def fits(problem: Problem, names: Iterable[str] = ()) -> bool:
 def check_memory(problem: Problem, names: Iterable[str] = (), at_once: int = 1) -> None:
     """Refuse marches whose matrices do not fit, before any is allocated."""
     steps = problem.training.steps
-    what = f"The march over {steps} steps at depth {problem.network.depth}, with {int(n_matrices(problem))} matrices,"
-    require_memory(at_once * memory_of(problem, names), what, steps, "steps", power=2)
+    what = f"{int(n_matrices(problem))} matrices over {steps} steps at depth {problem.network.depth}"
+    refuse_memory(at_once * memory_of(problem, names), what, steps, "steps", power=2)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from widefield.answer.boundary import describe_bytes, memory_budget, x64
+from widefield.answer.boundary import memory_budget, require_memory, x64
 from widefield.answer.certificate import Certificate, Check, Status
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
@@ -57,9 +57,6 @@ def neuron_density(
     Limits: one input and one output; activations without kinks (relu neurons collect at h = 0, which has no density).
     """
     begun = time.perf_counter()
-    checks.flag("throw", throw)
-    if progress is not None:
-        checks.flag("progress", progress)
     question = problem(network, replace(task, x_test=None, y_test=None), training)
     training.refuse("neuron_density", "momentum_time", "temperature", "initial_scale")
     if network.depth != 1:
@@ -74,11 +71,8 @@ def neuron_density(
     if reach > FARTHEST:
         raise ValueError(f"`reach` must be at most {FARTHEST:g} standard deviations, got {reach:g}.")
     rtol, need = checks.tolerance("rtol", rtol, 1e-6), 8 * COPIES * nodes**2
-    if need > memory_budget():
-        raise MemoryError(
-            f"`nodes` = {nodes} needs {describe_bytes(need)} for the neurons of the grid, but only "
-            f"{describe_bytes(memory_budget())} may be used."
-        )
+    fit = int(np.sqrt(memory_budget() / (8 * COPIES)))
+    require_memory(need, f"Neurons on a grid of {nodes} `nodes` squared", f"{fit} nodes would fit.")
     grid = reach * np.linspace(-1, 1, nodes)
     request = Request("full", (), (), rtol=rtol, progress=progress)
     _, fine, error = two_layers.refined(question, request)

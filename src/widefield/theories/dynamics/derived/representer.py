@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from widefield.answer.boundary import describe_bytes, memory_budget
+from widefield.answer.boundary import memory_budget, require_memory
 from widefield.answer.certificate import Certificate, Check
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
@@ -42,11 +42,8 @@ def regularized_prediction(
     start = time.perf_counter()
     checks.flag("throw", throw)
     K, y, f = _question(solution, step)
-    if 4 * K.nbytes > memory_budget():
-        raise MemoryError(
-            f"`solution` needs {describe_bytes(4 * K.nbytes)} for a system of {len(K)} equations, but only "
-            f"{describe_bytes(memory_budget())} may be used: one of {int(np.sqrt(memory_budget() / 32))} would fit."
-        )
+    advice = f"{int(np.sqrt(memory_budget() / 32))} equations would fit."
+    require_memory(4 * K.nbytes, f"The {len(K)} equations of `solution`", advice)
     kappa = _degree(solution) if degree is None else checks.integer("degree", degree, 1)
     rtol = checks.tolerance("rtol", rtol, 1e-12)
     assert solution.training is not None and solution.task is not None

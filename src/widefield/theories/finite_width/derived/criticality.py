@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from widefield.answer.boundary import memory_budget, x64
+from widefield.answer.boundary import memory_budget, require_memory, x64
 from widefield.answer.certificate import Certificate, Check, SolveError
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
@@ -18,9 +18,7 @@ from widefield.question.activation import Activation
 from widefield.question.network import Network
 from widefield.theories.finite_width.expansion import (
     TRUSTED,
-    check_flags,
     failure_of,
-    refuse_memory,
     verdict,
 )
 from widefield.theories.finite_width.untied.averages import averages_of, refuse
@@ -77,7 +75,6 @@ def criticality(
     Limits: untied parameters, an input at state 0 only, variances that do not depend on the state.
     """
     start = time.perf_counter()
-    check_flags(progress, throw)
     layers, correlation = _check(network, layers, correlation)
     rtol = checks.tolerance("rtol", rtol, 1e-11)
     limit = find_depth_limit(network)
@@ -126,13 +123,12 @@ def _check(network: Any, layers: Any, correlation: Any) -> tuple[int, float]:
         )
     if refuse(network.activation) == "jumps":
         raise ValueError(f"`network` has the activation {network.activation}, which jumps: criticality needs <φ'φ'>.")
-    checks.reject_tracers(correlation=correlation)
     number = not isinstance(correlation, str) and np.asarray(correlation, object).ndim == 0
     if not number or np.asarray(correlation).dtype.kind not in "fiu" or not -1 < float(correlation) < 1:
         raise ValueError(f"`correlation` must lie between -1 and 1, both excluded, got {correlation!r:.100}.")
     layers = checks.integer("layers", layers, 16)
     fit = int(memory_budget() / LAYER_BYTES)
-    refuse_memory(LAYER_BYTES * layers, f"`layers`: {layers:.6g} layers", f"at most {fit} layers would fit")
+    require_memory(LAYER_BYTES * layers, f"{layers:.6g} `layers`", f"At most {fit} layers would fit.")
     return layers, float(correlation)
 
 

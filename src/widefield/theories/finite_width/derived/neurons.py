@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.answer.boundary import x64
+from widefield.answer.boundary import require_memory, x64
 from widefield.answer.certificate import Certificate, Check
 from widefield.answer.progress import bar
 from widefield.answer.solution import Solution, make_solution
 from widefield.gaussian import rules
 from widefield.question import checks
-from widefield.theories.finite_width.expansion import TRUSTED, check_flags, refuse_memory
+from widefield.theories.finite_width.expansion import TRUSTED
 from widefield.theories.finite_width.untied.recursion import feeding_widths
 from widefield.theories.finite_width.untied.solve import PAIR
 
@@ -41,13 +41,12 @@ Array = np.ndarray
 
 def _samples(solution: Any, samples: Any, needed: tuple[str, ...], most: int | None = None) -> list[int]:
     """The sample indices that are meant, in a solution of `finite_width` with the fields ``needed``."""
-    theory = solution.certificate.theory if isinstance(solution, Solution) else type(solution).__name__
+    theory = solution.certificate.theory
     if theory != "finite_width":
         raise ValueError(f"`solution` must come from widefield.finite_width, got {theory}.")
     missing = [name for name in needed if name not in solution.data]
     if missing:
         raise ValueError(f"`solution` must hold {', '.join(missing)}: name them in `quantities` of finite_width.")
-    checks.reject_tracers(samples=samples)
     n_samples = solution.data.sizes["sample"]
     most = n_samples if most is None else min(most, n_samples)
     allowed = f"`samples` must be one to {most} different indices 0 … {n_samples - 1}"
@@ -87,9 +86,8 @@ def couplings(
     invertible kernel. For v > 0 the quartic action is unbounded below: use it in perturbation theory, never normalize it.
     """
     start = time.perf_counter()
-    check_flags(progress, throw)
     rtol = checks.tolerance("rtol", rtol, 1e-12)
-    every = range(solution.data.sizes.get("sample", 0)) if isinstance(solution, Solution) else ()
+    every = range(solution.data.sizes.get("sample", 0))
     index = _samples(solution, every if samples is None else samples, ("kernel", "correction", "vertex"))
     width = solution.certificate.options["width"]
     narrowest, n = min(solution.network.sizes(width)), feeding_widths(solution.network, width)
@@ -97,9 +95,8 @@ def couplings(
         raise ValueError(
             f"`m` must be well below the width {narrowest}: the couplings are an expansion in m/n, got {m}."
         )
-    refuse_memory(
-        8 * 8 * len(n) * len(index) ** 4, f"`samples`: couplings of {len(index)} samples", "name fewer `samples`"
-    )
+    need = 8 * 8 * len(n) * len(index) ** 4
+    require_memory(need, f"Couplings of {len(index)} `samples`", "Name fewer of them.")
     every_layer = range(len(n))
     K, G = (solution.data[name].values[np.ix_(every_layer, index, index)] for name in ("kernel", "correction"))
     V = solution.data["vertex"].values[np.ix_(every_layer, *[index] * 4)]
@@ -247,7 +244,6 @@ def _answer(
 ) -> Solution:
     """Average of one function, or covariance of two, certified by the differences between three rules."""
     start = time.perf_counter()
-    check_flags(progress, throw)
     rtol, breaks = checks.tolerance("rtol", options["rtol"], 1e-13), _breaks(options["breaks"])
     for name, function in functions.items():
         if not callable(function):
@@ -286,11 +282,7 @@ def _answer(
 
 
 def _breaks(breaks: Any) -> Array:
-    checks.reject_tracers(breaks=breaks)
-    try:
-        array = np.atleast_1d(np.asarray(breaks))
-    except ValueError:
-        array = np.asarray([None])
+    array = np.atleast_1d(np.asarray(breaks))
     if array.ndim != 1 or array.dtype.kind not in "fiu" or not np.isfinite(array).all():
         raise ValueError(f"`breaks` must be finite numbers such as (-1, 1), got {breaks!r:.100}.")
     return np.unique(array.astype(float))

@@ -20,7 +20,6 @@ from widefield.answer.solution import Solution, make_solution
 from widefield.gaussian.kernels import parity_of
 from widefield.question.activation import Activation
 from widefield.theories.posterior import problem as core
-from widefield.theories.posterior.branches import check_switches
 from widefield.theories.posterior.nonlinear import annealed, moments, saddle_map
 from widefield.theories.posterior.nonlinear.saddle import COLLAPSED, MAX_DIMENSION, levels_of
 
@@ -53,7 +52,6 @@ def weight_outliers(solution: Solution, *, throw: bool = True) -> Solution:
     Limits: tied weights; fluctuations of order 1/√N around the predicted values.
     """
     begun = time.perf_counter()
-    check_switches(None, throw)
     network, task = solution.network, solution.task
     if solution.certificate.theory != "posterior" or task is None:
         raise ValueError(f"`solution` must come from widefield.posterior, got {solution.certificate.theory!r}.")

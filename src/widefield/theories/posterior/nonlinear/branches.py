@@ -7,7 +7,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from widefield.answer.boundary import memory_budget
+from widefield.answer.boundary import memory_budget, require_memory
 from widefield.answer.certificate import Check, Status
 from widefield.gaussian.kernels import parity_of
 from widefield.question.activation import Activation
@@ -30,7 +30,7 @@ from widefield.theories.posterior.nonlinear.order_branch import LostError, Order
 from widefield.theories.posterior.nonlinear.saddle import DEVIATION, MAX_DIMENSION, solve_saddle
 from widefield.theories.posterior.nonlinear.saddle_map import State
 from widefield.theories.posterior.nonlinear.stationary import Saddle, SaddleOptions, features_of_test_inputs
-from widefield.theories.posterior.problem import Problem, input_kernels_of_test, is_symmetric, require_memory, scaled
+from widefield.theories.posterior.problem import Problem, input_kernels_of_test, is_symmetric, scaled
 from widefield.theories.posterior.start import Start
 
 # of each question: the default, and the smallest that can be met

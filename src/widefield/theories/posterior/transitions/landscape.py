@@ -14,7 +14,7 @@ from widefield.question.network import Network
 from widefield.question.task import Task
 from widefield.theories.posterior import problem as core
 from widefield.theories.posterior.branch_choice import branches_of
-from widefield.theories.posterior.branches import LandscapePoint, Options, check_switches
+from widefield.theories.posterior.branches import LandscapePoint, Options
 
 DIMS = ("correlation", "state", "state_", "sample", "sample_")
 
@@ -46,7 +46,6 @@ def landscape(
     correlation is unstable the status is ``saddle``.
     """
     begun = time.perf_counter()
-    check_switches(progress, throw)
     options = Options("landscape", rtol, max_steps)
     core.check(network, task)
     pair = _states(along, network.depth)

@@ -31,7 +31,6 @@ from widefield.theories.posterior.branches import (
     S,
     adjacent_correlation,
     at_most,
-    check_switches,
 )  # fmt: skip
 from widefield.theories.posterior.transitions.instability import find_instability
 
@@ -137,7 +136,6 @@ def transition(
     amplified error. Without the symmetry W → −W there is no sharp transition, and all points are None.
     """
     begun = time.perf_counter()
-    check_switches(progress, throw)
     points = at_most("points", points, 2, MAX_POINTS)
     options = Options("transition", rtol, max_steps, along, paths=paths, seed=seed)
     branches = branches_of(core.problem_of(network, task, temperature), network.activation, options)
@@ -199,6 +197,9 @@ def _search(branches: Branches[S], advance: Advance) -> _Search:
         note = f"the incoherent branch stays a minimum for {where}"
         if instability.lost:
             note = f"the incoherent branch could not be followed: {instability.lost} points of {where} were not reached"
+            if instability.path:
+                last = instability.path[-1]
+                note += f"; it is a minimum up to {last.factor:.6g}, where its softest eigenvalue is {last.state.stability:.3g}"
         elif instability.begins_unstable:
             weaker = "smaller labels" if branches.along == "labels" else "a higher temperature"
             note = f"the incoherent state is unstable at the weakest end of {where}: begin with {weaker}"

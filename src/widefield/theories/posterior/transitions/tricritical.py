@@ -20,7 +20,7 @@ from widefield.question.task import Task
 from widefield.solvers import continuation
 from widefield.theories.posterior import problem as core
 from widefield.theories.posterior.branch_choice import branches_of
-from widefield.theories.posterior.branches import Branches, Instability, Options, S, check_switches
+from widefield.theories.posterior.branches import Branches, Instability, Options, S
 from widefield.theories.posterior.transitions.instability import find_instability, instability_near
 
 MARGIN = 1.02  # around where the next instability is sought
@@ -59,7 +59,6 @@ def tricritical(
     search that loses the branch is ``incomplete``, not an absence.
     """
     begun = time.perf_counter()
-    check_switches(progress, throw)
     checks.choice("along", along, ("labels",))
     options = Options("tricritical", rtol, max_steps, along)
     branches = branches_of(core.problem_of(network, task, temperature), network.activation, options)

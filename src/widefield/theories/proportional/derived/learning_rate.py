@@ -18,7 +18,7 @@ from widefield.question.teacher import Teacher
 from widefield.question.training import Training
 from widefield.theories.proportional.derived.rate_search import FEWEST_ZOOMS, N_RATES, RateSearch, search, seconds_of
 from widefield.theories.proportional.march.structured import error_of
-from widefield.theories.proportional.problem import LARGEST, Problem, check_switches, check_training, pose
+from widefield.theories.proportional.problem import LARGEST, Problem, check_training, pose
 from widefield.theories.proportional.training_curves import check_memory, check_residual
 
 PARAMETERIZATIONS = ("mup", "ntk")
@@ -63,7 +63,6 @@ def optimal_rate(
     few steps is a jagged function of the rate, and the optimum may lie there.
     """
     start = time.perf_counter()
-    check_switches(progress, throw)
     problem = _posed(network, teacher, training, "optimal_rate", width_ratio=width_ratio, width=width)
     rtol = checks.tolerance("rtol", rtol, SMALLEST_RTOL)
     (sought,) = _searches([problem], _rates(rates), progress, rtol)
@@ -109,7 +108,6 @@ def rate_transfer(
     Limits: isotropic data.
     """
     start = time.perf_counter()
-    check_switches(progress, throw)
     checks.choice("over", over, ("width", "depth"))
     rtol = checks.tolerance("rtol", rtol, SMALLEST_RTOL)
     points = _values(over, values, network)
@@ -164,7 +162,6 @@ def rate_sweep(
     how many and from which rate. A width at which every run diverges is no success.
     """
     start = time.perf_counter()
-    check_switches(progress, throw)
     grid, points = _rates(rates), _values("width", width_ratios, network, "width_ratios")
     if grid is None:
         raise ValueError("`rates` must be a list of rates, got None.")
@@ -210,11 +207,7 @@ def _posed(
 
 
 def _values(over: str, values: Any, network: Any, name: str = "values") -> np.ndarray:
-    checks.reject_tracers(**{name: values})
-    try:
-        points = np.asarray(values)
-    except ValueError:  # ragged
-        points = np.asarray(None)
+    points = np.asarray(values)
     if points.dtype.kind not in "fiu" or points.ndim != 1 or not len(points) or not (points > 0).all():
         raise ValueError(f"`{name}` must be a list of positive numbers, got {values!r}.")
     if over == "depth":

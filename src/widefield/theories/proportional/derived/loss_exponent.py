@@ -13,7 +13,7 @@ from widefield.question import checks
 from widefield.question.network import Network
 from widefield.question.teacher import Teacher
 from widefield.question.training import Training
-from widefield.theories.proportional.problem import check_switches, check_training, pose
+from widefield.theories.proportional.problem import check_training, pose
 from widefield.theories.proportional.training_curves import check_residual, note_on_divergence, train
 
 EXACT_MODES = 2000  # beyond, eigenvalues are gathered in bins that are this fine:
@@ -54,7 +54,6 @@ def loss_exponent(
     small.
     """
     start = time.perf_counter()
-    check_switches(progress, throw)
     check_training(replace(training, centered=True), "loss_exponent")
     training.refuse("loss_exponent", "flow")
     beta = checks.nonnegative("source", source, positive=True)

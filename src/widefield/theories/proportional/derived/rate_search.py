@@ -15,7 +15,7 @@ from jax import Array, lax
 
 from widefield.answer.devices import n_devices, on_devices
 from widefield.theories.proportional.march.causal import Parameters, Shape, march
-from widefield.theories.proportional.problem import Problem, require_memory
+from widefield.theories.proportional.problem import Problem, refuse_memory
 from widefield.theories.proportional.training_curves import check_memory, diverged_at, march_seconds, train
 
 N_RATES = 16  # in one call; a search takes several calls of this size, so that it compiles once
@@ -48,7 +48,7 @@ def sweep(problems: list[Problem]) -> np.ndarray:
 
 def at_rates(problem: Problem, rates: np.ndarray, advance: Advance) -> np.ndarray:
     """Test loss (rate, row) at several constant rates; ``advance`` is told how many are done."""
-    require_memory(8 * len(rates) * (problem.n_rows + 1) * 6, f"A sweep of {len(rates)} rates", len(rates), "rates")
+    refuse_memory(8 * len(rates) * (problem.n_rows + 1) * 6, f"`rates`: {len(rates)} curves", len(rates), "rates")
     parts = []
     for i in range(0, len(rates), N_RATES):
         some = rates[i : i + N_RATES]
