@@ -10,8 +10,9 @@ import scipy.integrate
 import scipy.linalg
 
 import widefield as wf
-from widefield.theories.prior import plan
+from widefield.theories.prior import predictions, solve
 from widefield.theories.prior.core import device
+from widefield.theories.prior.regression import MANY
 
 RNG = np.random.default_rng(11)
 X, Y, X_TEST = RNG.normal(size=(5, 4)), RNG.normal(size=(5, 2)), RNG.normal(size=(3, 4))
@@ -132,7 +133,7 @@ def test_short_times_do_not_ask_for_an_inverse():
         wf.prior(NET, double, time=1e9, quantities="ntk_prediction")
 
 
-@pytest.mark.parametrize("n_noises", [2, plan.needs_spectrum.__globals__["MANY"]])
+@pytest.mark.parametrize("n_noises", [2, MANY])
 def test_several_noises_are_several_calls(n_noises):
     task, noises = wf.Task(X, Y, x_test=X_TEST), np.linspace(0.1, 1.0, n_noises)
     names = (*PREDICTIONS, "test_covariance")
@@ -178,6 +179,17 @@ def test_an_accelerator_sees_a_singular_kernel(accelerator):
     assert np.isfinite(wf.prior(NET, task, noise=0.1, quantities="log_evidence").log_evidence)
 
 
+def test_what_does_not_fit_on_an_accelerator_goes_to_the_host(accelerator, monkeypatch):
+    made = []
+    predict = predictions.predict
+    monkeypatch.setattr(solve, "predict", lambda *given: made.append(type(given[2]).__name__) or predict(*given))
+    task = wf.Task(X, Y)
+    for free in (10**9, 10**5):
+        monkeypatch.setattr(device, "free_bytes", lambda free=free: free)
+        wf.prior(NET, task, noise=0.1, quantities="log_evidence")
+    assert made == ["DeviceMatrix", "HostMatrix"]
+
+
 SHARED = """
 import sys, numpy as np, jax, widefield as wf
 assert len(jax.devices()) == 8
@@ -221,3 +233,24 @@ def test_single_precision_is_refined_to_the_tolerance():
 def test_noise_and_time_are_numbers_or_rows_of_them(name, value):
     with pytest.raises(ValueError, match=f"`{name}`"):
         wf.prior(NET, wf.Task(X, Y, x_test=X_TEST), **{name: value})
+
+
+def test_single_precision_has_no_covariance_of_a_raised_factor():
+    """Predictions may be refined from any factor, the covariance and the evidence rest on it."""
+    task = wf.Task(np.vstack([X, X[:1]]), np.zeros((6, 1)), x_test=X_TEST)
+    for name in ("test_covariance", "log_evidence"):
+        with pytest.raises(wf.SolveError, match="not positive definite"):
+            wf.prior(NET, task, noise=1e-7, dtype="float32", quantities=name)
+
+
+@pytest.mark.full
+def test_doubtful_pairs_are_done_by_quadrature_on_every_road(request):
+    x = np.vstack([X, X[:1] + 1e-4])
+    task = wf.Task(x, np.vstack([Y, Y[:1]]), x_test=np.vstack([X_TEST, X[1:2] + 1e-4]))
+    net, names = wf.RNN(3, "tanh", weight_variance=400.0), ("test_prediction", "ntk_prediction")
+    stored, streamed = (wf.prior(net, task, noise=0.1, quantities=q) for q in ((*names, "test_covariance"), names))
+    request.getfixturevalue("accelerator")
+    for solution in (streamed, wf.prior(net, task, noise=0.1, quantities=names)):
+        assert any("quadrature" in note for note in solution.notes)
+        for name in names:
+            np.testing.assert_allclose(solution.data[name], stored.data[name], rtol=1e-9, atol=1e-10)

@@ -18,6 +18,7 @@ from widefield.question.task import Task
 from widefield.solvers.on_device import DeviceMatrix
 from widefield.solvers.symmetric import AbstractMatrix
 from widefield.theories.prior import core
+from widefield.theories.prior.core.matrices import REFINED
 from widefield.theories.prior.plan import REGRESSION, Plan, make_plan, make_regressions
 from widefield.theories.prior.predictions import Fields, Source, host_matrix, predict
 from widefield.theories.prior.residual import Entries, choose_pairs, residual
@@ -185,7 +186,8 @@ def _make(network: Network, task: Task, plan: Plan, x: np.ndarray, rtol: float, 
                 made = core.device_matrices(
                     network, matrices.plain_kernel, q[:, :n], x[:n], state, fields, rtol, progress
                 )
-                kernel = made.kernel if isinstance(made.kernel, RefinedKernel) else kernel
+                if isinstance(made.kernel, RefinedKernel) and REFINED not in notes:
+                    kernel, notes = made.kernel, (*notes, REFINED)
                 errors.append(made.error)
                 on_device |= _keep(network, plan, state, made.matrices, kernels)
                 failure = failure or (None if made.finite else Status.nonfinite)
