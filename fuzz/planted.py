@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ def training(**factors: float) -> Callable[..., Any]:
         wrong = {k: np.multiply(v, factors[k]).tolist() for k, v in right.items() if v is not None}
         return call(*nouns[:2], replace(nouns[2], **wrong), *nouns[3:], **options)
 
+    spoiled.words = set(factors)  # a question without them shows nothing
     return spoiled
 
 
@@ -97,8 +99,8 @@ def measure(row: int, seed: int, questions: int) -> dict[str, Any]:
     """Of the questions that the library answers rightly, how many the judge calls a defect."""
     name, what, call, spoil = PLANTED[row]
     judge, seen, asked = next(judge for judge in TABLE if judge.name == name), 0, 0
-    for i in range(questions):
-        question = draw(judge, seed, i)
+    some = (draw(judge, seed, i) for i in count())
+    for question in islice((q for q in some if getattr(spoil, "words", set()) <= set(q.training)), questions):
         with planted(call, spoil):
             verdict, _ = outcome(judge, question)
         seen, asked = seen + (verdict == "defect"), asked + (verdict in ("defect", "agreed"))

@@ -34,7 +34,7 @@ def draw_noisy(rng: np.random.Generator) -> Question:
     q, steps = draw(rng, CURVED, (1, 2), protocols=False), 12
     words = {"rate": ask.spread(rng, 0.15, 0.5) / (len(q.x) * (q.network["depth"] + 1)), "steps": steps}
     words |= {"richness": ask.spread(rng, 0.3, 2.0)}
-    some = {"temperature": ask.spread(rng, 0.1, 1.0), "weight_decay": ask.spread(rng, 0.3, 2.0)}
+    some = {"temperature": ask.spread(rng, 0.5, 4.0), "weight_decay": ask.spread(rng, 0.3, 2.0)}
     some |= {"momentum_time": words["rate"] * ask.spread(rng, 2.0, 6.0)}
     kept = [name for name in some if ask.chance(rng, 0.6)] or ["temperature"]
     return replace(q, x_test=None, training=words | {name: some[name] for name in kept})
