@@ -1,4 +1,4 @@
-"""Test inputs are read from the weights: against the march in which they are samples with Δ = 0, which shares their blocks with nothing."""
+"""Test inputs are read from the weights: against the march in which they are samples with Δ = 0."""
 
 from dataclasses import replace
 
@@ -71,6 +71,7 @@ SAMPLED = {
     "kinks": (wf.RNN(3, "relu", bias_variance=0.3, readout_bias_variance=0.0), LAST, {}),
     "noise": (wf.RNN(3, "tanh"), LAST, {"temperature": 0.5, "weight_decay": 0.3, "initial_scale": (1.0, 0.7, 1.2)}),
     "independent": (wf.DNN(3, "tanh"), DEEP, {"method": "independent"}),
+    "perturbative": (wf.DNN(2, "tanh"), DEEP, {"method": "perturbative", "richness": 0.3, "paths": 1024}),
 }
 
 

@@ -172,7 +172,8 @@ def begin(problem: Problem, physics: Physics, n_paths: int, seed: int, batch: in
     most = most_new(shape, physics.inputs.shape[1])
     n = first_directions(most, n_rows)
     n_outer = n_inputs + shape.n_outputs
-    least = max(most, n_inputs, shape.n_outputs)
+    n_fresh = problem.inputs.test_roots[1].shape[2] if problem.task.n_test else 0
+    least = max(most, n_inputs, shape.n_outputs, n_fresh)
     if not shape.exact and least > most_noises(n_paths):
         raise TooFewPaths(least, 4 * least)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(batch, 1)))

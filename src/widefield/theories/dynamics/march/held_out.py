@@ -61,7 +61,7 @@ def _beside(noise: Array, others: Array) -> Array:
     """``noise`` whitened, and without correlations with as many ``others`` as leave it room."""
     if not len(noise):
         return noise
-    others = others[: noise.shape[1] - 2 * len(noise)]
+    others = others[: max(noise.shape[1] - 2 * len(noise), 0)]
     return whitened(noise - dot(noise, others, 1 / noise.shape[1]) @ others)
 
 
