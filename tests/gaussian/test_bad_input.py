@@ -150,3 +150,10 @@ def test_the_result_is_float64_numpy_of_the_broadcast_shape():
     assert isinstance(result.value, np.ndarray) and isinstance(result.error, np.ndarray)
     assert result.value.shape == result.error.shape == (3, 4)
     assert result.value.dtype == result.error.dtype == np.float64
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_grids_that_do_not_fit_are_refused_at_once(activation):
+    line = np.ones(10**6)
+    with pytest.raises(MemoryError, match=r"1000000000000 pairs of `variance` and `variance_` need 80 TB"):
+        expectation(activation, line[:, None], line, 0.5)

@@ -16,6 +16,9 @@ import scipy.optimize
 import scipy.special
 
 import widefield as wf
+from widefield.theories.posterior.branch_choice import branches_of
+from widefield.theories.posterior.branches import Options
+from widefield.theories.posterior.problem import problem_of
 
 from . import oracle
 
@@ -70,14 +73,17 @@ def test_the_curve_of_linear_networks_is_the_closed_one():
 
 def test_states_beside_the_fold_are_those_of_the_curve():
     strength, end = fold(weak)
-    for share in (0.8, 0.98, 0.995):
-        field = scipy.optimize.brentq(lambda t, s=share: chain(weak, t)[0] - s * strength, 1e-6, end)
-        task = wf.Task(np.ones((1, 1)), [np.sqrt(share * strength)])
-        found = wf.posterior(wf.RNN(DEPTH, WEAK), task, temperature=KAPPA, branch="incoherent")
-        hidden = np.diag(found.hidden.values[..., 0, 0])
+    task = wf.Task(np.ones((1, 1)), [np.sqrt(strength)])
+    network = wf.RNN(DEPTH, WEAK)
+    with jax.enable_x64(True):
+        branches = branches_of(problem_of(network, task, KAPPA), network.activation, Options("transition", None, 300))
+        states = [branches.incoherent(share) for share in (0.9, 0.99, 0.997)]
+    for share, state in zip((0.9, 0.99, 0.997), states, strict=True):
+        field = scipy.optimize.brentq(lambda t, s=share: chain(weak, t)[0] - s**2 * strength, 1e-6, end)
+        hidden = np.diag(state.hidden)
         np.testing.assert_allclose(hidden, chain(weak, field)[1], rtol=1e-6)
-        linear = oracle.stretch(share * strength, KAPPA, DEPTH) if share < 0.9 else np.nan  # beyond its own fold
-        assert not np.allclose(hidden, linear ** np.arange(1, DEPTH + 1), rtol=1e-2)
+        assert not np.allclose(hidden, chain(weak, 1.001 * field)[1], rtol=1e-5)
+        assert branches.reached(state) and 0 < state.stability < 0.2
 
 
 @pytest.mark.full

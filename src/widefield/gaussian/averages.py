@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widefield.answer.boundary import x64
+from widefield.answer.boundary import require_memory, x64
 from widefield.answer.certificate import SolveError
 from widefield.gaussian import closed, quadrature
 from widefield.gaussian.kernels import RESOLVED, Orders, SeriesKernel, Table, level_of, series_kernel
@@ -23,6 +23,7 @@ MAGNIFIED = {"exp": math.inf, "rbf": math.inf, "sin": math.inf, "cos": math.inf,
 LARGEST = 1e150  # variance, and its inverse the smallest
 HIGHEST = 8  # order: compilation grows with it
 SIZES = (1, 16, 256)  # of tiles of a series: few, because each is compiled once
+BYTES = 80  # of a pair (measured with a series: 72 and 82)
 SCATTERED = 4096  # pairs without the structure of a matrix, at a time
 
 
@@ -106,6 +107,9 @@ def _pairs(variance: Any, variance_: Any, covariance: Any) -> tuple[np.ndarray, 
     except ValueError:
         shapes = [a.shape for a in arrays.values()]
         raise ValueError(f"`covariance` and the variances must broadcast, got {shapes}.") from None
+    require_memory(
+        BYTES * q.size, f"Averages over {q.size} pairs of `variance` and `variance_`", "Ask for fewer at once."
+    )
     limit = np.sqrt(q) * np.sqrt(p)
     if np.any(np.abs(c) > limit * (1 + 8 * EPS)):
         bad = int(np.argmax(np.abs(c) - limit))
