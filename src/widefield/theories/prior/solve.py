@@ -67,18 +67,10 @@ def prior(
     Limits: infinite width; finite networks differ at order 1/width, deep relu recurrent ones by much more.
     """
     began = perf_counter()
-    if not isinstance(network, Network):
-        given = type(network).__name__
-        raise ValueError(f"`network` must be a widefield Network such as widefield.RNN(...), got {given}.")
     network.refuse_branch("prior")
-    if not isinstance(task, Task):
-        raise ValueError(f"`task` must be a widefield.Task, got {type(task).__name__}.")
     regressions = make_regressions(noise, time)
     if isinstance(quantities, Iterable) and not isinstance(quantities, str):
         quantities = tuple(quantities)  # an iterator can be read once
-    checks.flag("throw", throw)
-    if progress is not None:
-        checks.flag("progress", progress)
     kind = working_dtype(dtype)
     if kind == np.float32 and any(regressions.spectral.values()):
         raise ValueError("`dtype` must be 'float64' at finite times, or for so many noises, got 'float32'.")
