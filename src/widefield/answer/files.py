@@ -58,10 +58,8 @@ def save(solution: Solution, path: str | os.PathLike) -> Path:
         "certificate": json.dumps(_certificate_dict(solution.certificate)),
         "network": json.dumps(network_dict(solution.network)),
     }
-    with _in_this_process():
-        content = tree.to_netcdf(
-            engine="h5netcdf"
-        )  # in memory: HDF5 that fails to write to a disk ends the interpreter
+    with _in_this_process():  # and in memory: HDF5 that fails to write to a disk ends the interpreter
+        content = tree.to_netcdf(engine="h5netcdf")
     return write_atomically(path, content, checksum(content))
 
 
