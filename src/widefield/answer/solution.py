@@ -79,9 +79,8 @@ class Solution:
         rows = []
         for name, value in self.data.data_vars.items():
             dims = " × ".join(f"{d} {n}" for d, n in value.sizes.items())
-            rows.append(
-                f"    {name:<18} {dims or 'scalar':<44} {'on disk' if value.chunks else _range_of(value.values)}"
-            )
+            entries = "on disk" if value.chunks else _range_of(value.values)
+            rows.append(f"    {name:<18} {dims or 'scalar':<44} {entries}")
         return "\n".join([str(self.certificate), *map(str, self.question.values()), "  fields", *rows])
 
     def _repr_html_(self) -> str:
