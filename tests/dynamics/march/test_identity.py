@@ -73,7 +73,7 @@ def test_the_march_on_explicit_weights_is_gradient_descent(phi, matrices, readou
         v -= first.T @ np.linalg.lstsq(first.T, v, rcond=None)[0]  # the theory's v0 and first features are uncorrelated
         weights = weights._replace(v=jnp.asarray(v))
 
-        shape = Shape(phi, GRADIENT, matrices, readouts, 1, P, exact=False)
+        shape = Shape(phi, GRADIENT, matrices, readouts, 1, exact=False)
         one = jnp.ones(())
         physics = Physics(
             GAMMA * one,
