@@ -78,7 +78,7 @@ def test_a_client_without_workers_is_one_error(tmp_path, monkeypatch):
         pytest.raises(RuntimeError, match="`client` has had no workers.*finished points are kept"),
     ):
         here(client=alone, store=tmp_path)
-    with pytest.raises(ValueError, match="`client` must be connected, got one that is closed"):
+    with pytest.raises(ValueError, match="`client` is closed: it must be connected"):
         here(client=alone)
 
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 from widefield.answer.certificate import Certificate, SolveError
+from widefield.answer.jobs import check_client
 from widefield.answer.progress import bar
 from widefield.answer.solution import Solution, make_solution
 from widefield.question import checks
@@ -64,7 +65,7 @@ def sweep(
         checks.flag("progress", progress)
     n_workers = None if workers is None else checks.integer("workers", workers, 1, many.MOST_WORKERS)
     if client is not None:
-        many.check_client(client)
+        check_client(client)
         if n_workers is not None:
             raise ValueError("`workers` makes a client of its own: give `client` or `workers`, not both.")
     asked = Question.of(call, question, options, tuple(check_over(over)))

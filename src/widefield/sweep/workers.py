@@ -1,7 +1,6 @@
 """Points on many processes or machines, by dask.distributed."""
 
 import queue
-import sys
 import time
 import uuid
 import warnings
@@ -9,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from widefield.question import checks
 from widefield.sweep.point import BROKEN, Point, ask
 from widefield.sweep.question import Changes, Question
 
@@ -19,17 +17,6 @@ if TYPE_CHECKING:
 MOST_WORKERS = 1024
 PATIENCE = 60.0  # seconds without any worker until a sweep gives up
 LOOK = 1.0  # seconds between two looks at whether anybody still works
-
-
-def check_client(client: Any) -> None:
-    """Refuse what is no client of dask.distributed that can be waited for."""
-    distributed = sys.modules.get("distributed")  # whoever has a client has imported it
-    if distributed is None or not isinstance(client, distributed.Client) or client.asynchronous:
-        raise ValueError(
-            f"`client` must be a dask.distributed.Client (not an asynchronous one), got {checks.shown(client)}."
-        )
-    if client.status != "running":
-        raise ValueError(f"`client` must be connected, got one that is {client.status}.")
 
 
 @contextmanager

@@ -63,9 +63,8 @@ def prior(
     array puts a ``time`` axis in front of it.
 
     With ``store``, a folder, kernels larger than the memory are made and solved in tiles that lie there, by this process
-    or by the workers of ``client`` (a dask.distributed Client), and a call that was ended goes on where it was. It is
-    for readouts at the last state alone; there is also ``ntk_prediction`` (test, output), the mean of networks trained
-    for ever in the linear regime, Θ_*(Θ + noise)⁻¹y. Fields that do not fit in memory are read from the store when used.
+    or by the workers of ``client`` (a dask.distributed Client), and a call that was ended goes on where it was: for
+    readouts at the last state, one noise and no ``time``. Fields that do not fit in memory are read from the store when used.
 
     Method: closed-form averages or Hermite series, in blocks of samples; ``output`` and ``ntk`` alone cost O(depth·P²)
     time and no memory beyond themselves, a regression alone one matrix that is factored in place.
