@@ -65,6 +65,7 @@ class Inputs:
         return (vectors[:, keep] * np.sqrt(values[keep])).reshape(self.network.depth, -1, int(keep.sum()))
 
     @cached_property
+    @np.errstate(over="ignore", invalid="ignore")  # an overflow is seen in the outputs
     def test_roots(self) -> tuple[np.ndarray, np.ndarray]:
         """Of every test input: its part along the directions of L0 (state, test, direction), and a root of what it has beside
         them (state, test, fresh), Eq. (dynamics.37).
