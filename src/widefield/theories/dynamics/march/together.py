@@ -1,4 +1,4 @@
-"""Batches of paths marched together: one program for all on an accelerator, shared out where there are several devices."""
+"""Batches of paths marched together: one program for all, shared out to several devices."""
 
 from functools import partial
 from typing import Any
@@ -22,15 +22,6 @@ def devices(n_batches: int) -> list:
     """Those that batches are shared out to, as many on each."""
     every = jax.devices()
     return every[: max(n for n in range(1, min(n_batches, len(every)) + 1) if n_batches % n == 0)]
-
-
-def fits(n_bytes: float, n_batches: int) -> bool:
-    """Whether batches of ``n_bytes`` each are better marched together: several devices, or an accelerator with that memory."""
-    used = devices(n_batches)
-    stats = used[0].memory_stats() if used[0].platform != "cpu" else None
-    if stats is None:
-        return len(used) > 1
-    return n_batches // len(used) * n_bytes < stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0)
 
 
 @partial(jax.jit, static_argnames=("shape", "loss", "ntk"), donate_argnames="state")

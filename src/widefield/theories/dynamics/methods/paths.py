@@ -140,11 +140,10 @@ def all_batches(problem: Problem, request: Request, n_paths: int | None) -> list
 
 
 def _together(problem: Problem, request: Request, n_paths: int) -> bool:
-    """Whether all batches are marched at once: not on one processor, where they would leave its cache."""
-    marching = memory.solving(problem, request.method, n_paths)
-    if N_BATCHES * memory.needed(problem, request, n_paths) > memory_budget():
-        return False
-    return together.fits(marching, N_BATCHES)
+    """Whether all batches are marched at once: where several devices share them, since one gains nothing, and they fit."""
+    return len(together.devices(N_BATCHES)) > 1 and (
+        N_BATCHES * memory.needed(problem, request, n_paths) <= memory_budget()
+    )
 
 
 def _observed(problem: Problem, batch: Batch, request: Request, n_rows: int, advance) -> Batch:
