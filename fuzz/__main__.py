@@ -16,15 +16,19 @@ import jax
 import numpy as np
 
 from fuzz.judges import TABLE
-from fuzz.questions import Question
+from fuzz.questions import Question, varied
 from fuzz.verdicts import VERDICTS, Judge, kind, outcome, script, shrink
 
-ROUND = 20  # questions, after which compiled functions are dropped: a process has room for some thousands
+VARIANTS = 8  # questions of one shape: most of the time of a first one goes into its compilation
+ROUND = 20 * VARIANTS  # questions, after which compiled functions are dropped: a process has room for some thousands
 
 
 def draw(judge: Judge, seed: int, i: int) -> Question:
-    """The i-th question of a judge depends on ``seed``, the judge's name and i alone."""
-    return replace(judge.draw(np.random.default_rng([seed, *judge.name.encode(), i])), seed=i)
+    """The i-th question of a judge depends on ``seed``, the judge's name and i alone; some in a row share their shapes."""
+    shape, variant = divmod(i, VARIANTS)
+    question = judge.draw(np.random.default_rng([seed, *judge.name.encode(), shape]))
+    rng = np.random.default_rng([seed, *judge.name.encode(), shape, variant])
+    return replace(varied(rng, question) if variant else question, seed=i)
 
 
 def replay(name: str, question: Question | tuple[int, int]) -> None:

@@ -116,3 +116,30 @@ def teacher(rng: Generator) -> dict[str, Any]:
     """Repeated data, fresh batches or the population, with or without noise."""
     words = pick(rng, {"data_ratio": pick(rng, 0.25, 0.5, 1.0, 2.0)}, {"batch_ratio": pick(rng, 0.25, 1.0, 2.0)}, {})
     return words | ({"label_noise": spread(rng, 0.05, 1.0)} if chance(rng, 0.5) else {})
+
+
+def varied(rng: Generator, q: Question) -> Question:
+    """The same shapes, words and degeneracies with other numbers, all of them smaller in size: nothing new is compiled."""
+    x = rotated(rng, q.x, q.x_test)
+    y = None if q.y is None else (np.array(q.y) * rng.uniform(0.5, 1.0) * pick(rng, 1, -1)).round(3).tolist()
+    words = {name: smaller(rng, getattr(q, name)) for name in ("network", "training", "teacher", "call")}
+    return replace(q, x=x[0], x_test=x[1], y=y, **words)
+
+
+def rotated(rng: Generator, *parts: list | None) -> list[Any]:
+    """Inputs turned and shrunk together: what was equal, opposite, collinear or zero stays so."""
+    dimension = next((np.shape(part)[-1] for part in parts if part), 1)
+    turn = rng.uniform(0.6, 1.0) * np.linalg.qr(rng.normal(size=(dimension, dimension)))[0]
+    return [(np.array(part) @ turn).tolist() if part else part for part in parts]
+
+
+def smaller(rng: Generator, words: dict[str, Any]) -> dict[str, Any]:
+    """Every positive real number of a question's keywords at 0.6 to 1 of itself; lists keep their proportions."""
+    factor = {name: rng.uniform(0.6, 1.0) for name in words}
+
+    def scaled(value: Any, by: float) -> Any:
+        if isinstance(value, list):
+            return [scaled(part, by) for part in value]
+        return float(f"{by * value:.4g}") if isinstance(value, float) and np.isfinite(value) else value
+
+    return {name: scaled(value, factor[name]) for name, value in words.items()}
