@@ -160,29 +160,29 @@ PERTURBATIVE_POSTERIOR = Row(
 )  # fmt: skip
 EXACT_DYNAMICS = Row(
     "dynamics exact", wf.dynamics, {"network": LINEAR, "task": LABELED, "training": DESCENT}, "training.rate",
-    fails=Case(FAST, Status.diverged), large=Case(SLOW | {"quantities": "feature_kernel"}, "needs"),
+    fails=Case(FAST, Status.diverged), large=Case(SLOW | {"quantities": "feature_kernel"}, "steps"),
 )  # fmt: skip
 SAMPLED_DYNAMICS = Row(
     "dynamics sampled", wf.dynamics, {"network": TANH, "task": LABELED, "training": DESCENT}, "training.rate",
     options={"paths": 256}, fails=Case(FAST, Status.diverged),
-    large=Case(SLOW | {"quantities": "feature_kernel"}, "needs"), alone=("prediction", "feature_kernel"),
+    large=Case(SLOW | {"quantities": "feature_kernel"}, "steps"), alone=("prediction", "feature_kernel"),
 )  # fmt: skip
 LAZY_DYNAMICS = Row(
     "dynamics lazy", wf.dynamics, {"network": TANH, "task": LABELED, "training": DESCENT}, "training.rate",
     options={"method": "lazy"}, fails=Case(FAST, Status.diverged),
-    large=Case(SLOW | {"quantities": "feature_kernel"}, "needs"), alone=("loss", "ntk"),
+    large=Case(SLOW | {"quantities": "feature_kernel"}, "steps"), alone=("loss", "ntk"),
 )  # fmt: skip
 PROPORTIONAL = Row(
     "proportional", wf.proportional, {"network": LINEAR, "teacher": TEACHER, "training": TRAINING}, "width_ratio",
     options={"width_ratio": 0.7}, fails=Case({"training": wf.Training(5.0, 8)}, Status.diverged),
-    large=Case({"training": replace(TRAINING, steps=2000)}, "march"),
+    large=Case({"training": replace(TRAINING, steps=2000)}, "steps"),
 )  # fmt: skip
 
 # What is derived from them.
 
 SEARCH = {"network": wf.DNN(1, "linear"), "teacher": TEACHER, "training": TRAINING}
 TOO_FAST = Case({"rates": [3.0, 5.0]}, Status.incomplete)
-LONG_SEARCH = Case({"training": replace(TRAINING, steps=2000)}, "march")
+LONG_SEARCH = Case({"training": replace(TRAINING, steps=2000)}, "steps")
 TRANSITION = Row(
     "transition", wf.transition, {"network": RECURRENT, "task": UNIT}, "temperature",
     options={"temperature": 1.0, "points": 4}, fails=Case({"max_steps": 1}, Status.incomplete),
@@ -244,7 +244,7 @@ RATE_TRANSFER = Row(
 LOSS_EXPONENT = Row(
     "loss_exponent", wf.loss_exponent, {"network": wf.DNN(1, "linear"), "training": wf.Training(0.3, 16, richness=0.0)},
     "source", options={"source": 0.8, "capacity": 1.5, "rtol": 0.5}, fails=Case({"rtol": 1e-4}, Status.inaccurate),
-    large=Case({"training": wf.Training(0.3, 4000, richness=0.0)}, "march"),
+    large=Case({"training": wf.Training(0.3, 4000, richness=0.0)}, "steps"),
 )  # fmt: skip
 ONE_INPUT = {"network": wf.DNN(1, "tanh"), "task": wf.Task([[1.1, 0.3]], [1.0]), "training": DESCENT}
 NEURON_DENSITY = Row(
