@@ -65,6 +65,7 @@ SHORT = {
     "couplings": "sums over what is known",
     "regularized_prediction": "one linear system",
     "simulate.extrapolate": "a difference",
+    "sweep": "calls of its own, interrupted beside its store",
 }
 EVERYDAY = ("prior", "dynamics sampled", "neuron_average", "simulate.proportional")
 ANSWERED = 10.0  # seconds: one where nothing else runs

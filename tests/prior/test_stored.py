@@ -364,7 +364,7 @@ def test_what_does_not_fit_is_read_when_it_is_used(stored, copied, client, tmp_p
     assert wf.load(answer.save(tmp_path / "answer.nc")).ntk.equals(answer.ntk)
     with monkeypatch.context() as patch:
         patch.setattr(boundary, "memory_budget", lambda: 1000)
-        with pytest.raises(MemoryError, match="Fields that lie in a store"):
+        with pytest.raises(MemoryError, match="A file that is made in memory"):
             answer.save(tmp_path / "answer.nc")
     assert "on disk" in str(answer) and any("`ntk` is read from" in note for note in answer.notes)
     np.testing.assert_array_equal(answer.ntk, stored[1].ntk)

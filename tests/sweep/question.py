@@ -14,9 +14,12 @@ NET = wf.DNN(2, "relu", weight_variance=1.4, bias_variance=0.1)
 TASK = wf.Task(RNG.normal(size=(3, 2)), RNG.normal(size=3), x_test=RNG.normal(size=(2, 2)), y_test=np.ones(2))
 OVER = {"network.weight_variance": [0.5, 1.0, 2.0], "noise": [0.1, 0.3, 0.0, 0.7]}  # no noise: 4 labels, 2 dimensions
 SCRIPT = """
-import json, sys
+import json, sys, time
 import widefield as wf
 from tests.sweep.question import NET, OVER, TASK
+from widefield.sweep import call
+ask = call.ask
+call.ask = lambda *point: (time.sleep(0.05), ask(*point))[1]  # so that it is still at work when a signal comes
 store, options, out = json.loads(sys.argv[1])
 answer = wf.sweep("prior", NET, TASK, over=OVER, store=store, **options)
 answer.save(out)

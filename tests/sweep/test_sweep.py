@@ -239,5 +239,5 @@ def test_points_of_one_shape_compile_once(call, question, over, options):
     try:
         wf.sweep(call, *question, over={key: [1.1 * v for v in values] for key, values in over.items()}, **options)
     finally:
-        jax.monitoring.clear_event_listeners()
+        jax.monitoring.unregister_event_duration_listener(listen)
     assert not compiled, f"{call_of(call)} compiled again"

@@ -92,7 +92,7 @@ class Question:
 
     def keys(self) -> list[str]:
         """What can be swept: options, nouns, numbers and words in nouns, and a factor on the labels."""
-        taken = [name for name in taken_by(self.call) if name not in SWITCHES]
+        taken = [name for name in taken_by(self.call) if name not in (*SWITCHES, "store", "client")]
         inside = [
             f"{name}.{f.name}"
             for name in taken

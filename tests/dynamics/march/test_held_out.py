@@ -102,3 +102,15 @@ def test_a_training_input_held_out_is_predicted_as_in_training():
     settings = {"rate": 0.1, "steps": 12, "richness": 2.0, "paths": 4096, "progress": False}
     found = as_tests(wf.DNN(3, "tanh"), replace(DEEP, x_test=np.concatenate([X, TEST[:1]])), **settings)
     np.testing.assert_allclose(found.test_prediction[:, :3], found.prediction, rtol=0, atol=2e-3)
+
+
+def test_blocks_that_are_not_full_are_cut():
+    """Of more test inputs than a block has, the last one is filled up: with independent gradients outputs follow kicks."""
+    x, y = np.eye(3)[:2], np.array([1.0, -1.0])
+    tests = np.random.default_rng(0).normal(size=(257, 3))
+    ask = lambda x_test: wf.dynamics(  # noqa: E731
+        wf.DNN(2, "linear"), wf.Task(x, y, x_test=x_test), wf.Training(0.1, 3), method="independent"
+    )
+    many, few = ask(tests), ask(tests[-3:])
+    assert many.test_prediction.sizes["test"] == 257
+    np.testing.assert_allclose(many.test_prediction[:, -3:], few.test_prediction, atol=1e-12)

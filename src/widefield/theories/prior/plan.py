@@ -27,6 +27,7 @@ KERNEL_OF = {
     "test_covariance": "readout",
     "ntk_prediction": "tangent",
 }
+DIFFERENCE = "test_covariance"
 SHARE = 1.25  # of a matrix factored in place, with tiles and programs beside it (measured: 1.26 of 200 MB)
 
 
@@ -110,6 +111,11 @@ def make_plan(
         "feature": Target("feature", every, every, train, train),
     }
     available = _available(network, task)
+    single = itemsize == 4 and DIFFERENCE in available  # nearly equal numbers, of which single precision leaves little
+    if single:
+        if quantities is not None and DIFFERENCE in ((quantities,) if isinstance(quantities, str) else quantities):
+            raise ValueError(f"`dtype` must be 'float64' for `{DIFFERENCE}`, got 'float32'.")
+        available.remove(DIFFERENCE)
     on_device = _fits_on_device(network, task, quantities, available, supervised, regressions, itemsize)
     sizes = _sizes(
         network,
@@ -122,6 +128,8 @@ def make_plan(
         0 if on_device and len(supervised) == 1 else itemsize,
     )
     names, left_out = _choose(task, sizes, quantities)
+    if single:
+        left_out = (*left_out, DIFFERENCE)
     fields = {name: targets[name] for name in names if name in targets}
     kernels = {KERNEL_OF[name] for name in names if name in REGRESSION}
     stored, needed = "test_covariance" in names, dict(fields)

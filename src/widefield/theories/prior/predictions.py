@@ -32,6 +32,7 @@ class Source:
     progress: bool | None
     error: float = 0.0
     residual: float = 0.0
+    sensitivity: float = 0.0
     steps: int = 0
 
     @property
@@ -66,14 +67,19 @@ def predict(source: Source, kernel: str, matrix: AbstractMatrix, arrays: dict[st
     visit: Callable[[Factor], None] = lambda factor: None  # noqa: E731
     if kernel == "readout" and "test_covariance" in wanted:
         visit = lambda factor: covariances.append(_covariance(factor, arrays))  # noqa: E731
-    if matrix.eps > 1e-10:
+    single, exact = matrix.eps > 1e-10, False
+    if single:
         product = partial(source.product, tangent=kernel == "tangent")
-        exact = kernel == "readout" and not {"log_evidence", "test_covariance"}.isdisjoint(wanted)
-        solved = regress_in_single(matrix, product, source.labels, noises, source.rtol, exact, visit)
+        exact = kernel == "readout" and "log_evidence" in wanted
+        solved = regress_in_single(matrix, product, source.labels, noises, source.rtol, exact)
     else:
         solved = regress(matrix, source.labels, noises, times, source.rtol, visit)
     source.residual = float(np.maximum(source.residual, solved.residual))  # unlike max, keeps a NaN
     source.steps = max(source.steps, solved.steps)
+    if not single:
+        source.sensitivity = max(source.sensitivity, solved.sensitivity)
+    elif exact:  # the evidence is read from the factor itself, which is not refined
+        source.error = max(source.error, solved.sensitivity)
     found: dict[str, np.ndarray] = {}
     if kernel == "readout":
         found["log_evidence"] = solved.log_evidence

@@ -15,11 +15,13 @@ Product = Callable[[np.ndarray], np.ndarray]
 
 
 class Regression(NamedTuple):
-    """``weights`` (noise, time, sample, output) of the samples, ``log_evidence`` (noise,), and the worst residual."""
+    """``weights`` (noise, time, sample, output) of the samples, ``log_evidence`` (noise,), the worst residual, and how far a
+    rounding of the kernel may move what is solved at an infinite time: its ``eps`` times the ratio of the factor's pivots."""
 
     weights: np.ndarray
     log_evidence: np.ndarray
     residual: float
+    sensitivity: float
     steps: int = 0
 
 
@@ -53,15 +55,17 @@ def regress(
     ``visit`` sees every factor while it lives.
     Error: raises `numpy.linalg.LinAlgError` where K + noise is not positive definite; nothing is added to it.
     """
-    weights, evidence, residuals = [], [], []
+    weights, evidence, residuals, sensitivity = [], [], [], 0.0
     for noise, factor in zip(noises, factors(matrix, noises, needs_spectrum(noises, times)), strict=True):
         _check_pivots(factor.pivots, matrix, times, rtol)
         at = np.stack([_at_time(factor, y, time) for time in times])
         weights.append(at)
         evidence.append(_log_evidence(factor, y, at[-1]) if np.isinf(times[-1]) else np.nan)
         residuals += [_residual(matrix, factor, noise, a, y, time) for a, time in zip(at, times, strict=True)]
+        if np.isinf(times).any():
+            sensitivity = max(sensitivity, _sensitivity(matrix, factor))
         visit(factor)
-    return Regression(np.stack(weights), np.asarray(evidence), float(np.max(residuals)))
+    return Regression(np.stack(weights), np.asarray(evidence), float(np.max(residuals)), sensitivity)
 
 
 def regress_in_single(
@@ -71,14 +75,13 @@ def regress_in_single(
     noises: np.ndarray,
     rtol: float,
     exact: bool,
-    visit: Callable[[Factor], None] = lambda factor: None,
 ) -> Regression:
     """The same at infinite time with a factor in single precision, which preconditions conjugate gradients in double.
 
     ``product`` multiplies by K in double precision. Where the factor is there for the iteration alone, its diagonal may be
-    raised; evidence and covariance need it ``exact``.
+    raised; the evidence needs it ``exact``.
     """
-    weights, found, residuals, steps = [], [], [], 0
+    weights, found, residuals, sensitivity, steps = [], [], [], 0.0, 0
     for noise in noises:
         factor, raised = None, noise
         while factor is None:
@@ -96,8 +99,12 @@ def regress_in_single(
         residuals.append(solved.residual)
         steps = max(steps, solved.steps)
         found.append(_log_evidence(factor, y, solved.x) if exact else np.nan)
-        visit(factor)
-    return Regression(np.stack(weights), np.asarray(found), float(np.max(residuals)), steps)
+        sensitivity = max(sensitivity, _sensitivity(matrix, factor))
+    return Regression(np.stack(weights), np.asarray(found), float(np.max(residuals)), sensitivity, steps)
+
+
+def _sensitivity(matrix: AbstractMatrix, factor: Factor) -> float:
+    return matrix.eps * float(factor.pivots.max() / factor.pivots.min())
 
 
 def _largest(matrix: AbstractMatrix) -> float:

@@ -25,6 +25,7 @@ from widefield.theories.prior.residual import Entries, choose_pairs, residual
 from widefield.theories.prior.stored import stored_prior
 
 PAIRS = ("state", "state_", "sample", "sample_")
+MOST_SENSITIVE = 1e-3  # of what is solved, to a rounding of the kernel
 
 
 @x64
@@ -89,8 +90,12 @@ def prior(
             raise ValueError(
                 f"`time` is not covered with `store`: leave one of them out, got time={checks.shown(time)}."
             )
+        if "noise" in regressions.dims:
+            raise ValueError(f"`noise` must be one number with `store`, got {checks.shown(noise)}.")
         return stored_prior(network, task, noise, quantities, rtol, kind, store, client, progress, throw)
     plan = make_plan(network, task, quantities, regressions, kind.itemsize)
+    if time is not None and "ntk_prediction" not in plan.names:
+        raise ValueError(f"`time` is read by `ntk_prediction` alone, which is not asked for, got {checks.shown(time)}.")
     x = task.sequences(network.depth, test=plan.tests)
     made = _make(network, task, plan, x.astype(kind, copy=False), rtol, progress)
     found = _regress(made, Source(network, task, plan, regressions, made.kernel, made.variances, x, rtol, progress))
@@ -100,7 +105,8 @@ def prior(
             name: Check(value, rtol)
             for name, value in (("residual", found.residual), ("error", found.error))
             if value is not None
-        },
+        }
+        | ({} if found.sensitivity is None else {"sensitivity": Check(found.sensitivity, MOST_SENSITIVE)}),
         found.failure,
         steps=network.depth,
         dtype=kind.name,
@@ -145,6 +151,7 @@ class Found(NamedTuple):
     failure: Status | None
     notes: tuple[str, ...]
     steps: int = 0
+    sensitivity: float | None = None
 
 
 def _regress(made: Made, source: Source) -> Found:
@@ -168,7 +175,9 @@ def _regress(made: Made, source: Source) -> Found:
         float(np.max([number for number in numbers if number is not None]))
         for numbers in ((made.residual, source.residual), (made.error, source.error))
     )
-    return Found(fields, residual, error, failure, notes, source.steps)
+    if source.sensitivity > MOST_SENSITIVE:
+        notes = (*notes, "the training kernel is nearly singular: add noise, or take out inputs that are nearly equal")
+    return Found(fields, residual, error, failure, notes, source.steps, source.sensitivity)
 
 
 def _make(network: Network, task: Task, plan: Plan, x: np.ndarray, rtol: float, progress: bool | None) -> Made:
@@ -195,11 +204,12 @@ def _make(network: Network, task: Task, plan: Plan, x: np.ndarray, rtol: float, 
     if failure is None:
         pairs = choose_pairs(x[:n])
         blocks = {f: matrices.arrays[f"{f} of training"] for f in plan.kernels if f not in on_device}
-        entries = {f: matrix.entries(*pairs) for f, matrix in on_device.items()}
-        if len(plan.supervised) == 1:
-            entries |= {f: block[0, 0][pairs] for f, block in blocks.items()}
-        checked = Entries(plan.supervised[0], entries.get("readout"), entries.get("tangent"))
-        violation = residual(network, kernel, q[:, :n], x[:n], kernels, (checked,))
+        entries = {(f, 0): matrix.entries(*pairs) for f, matrix in on_device.items()}
+        entries |= {(f, k): block[k, k][pairs] for f, block in blocks.items() for k in range(len(plan.supervised))}
+        checked = tuple(
+            Entries(s, entries.get(("readout", k)), entries.get(("tangent", k))) for k, s in enumerate(plan.supervised)
+        )
+        violation = residual(network, kernel, q[:, :n], x[:n], kernels, checked)
         training = on_device | {f: host_matrix(block) for f, block in blocks.items()}
     known = [error for error in errors if error is not None]
     error = float(np.max(known)) if known else None

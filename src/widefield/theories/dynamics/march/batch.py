@@ -152,7 +152,7 @@ def march(problem: Problem, n_paths: int, seed: int, batch: int, *, ntk: bool, a
         if rows.stop is not None:
             break
         if kick is not None:
-            unseen = unseen + rate * np.asarray(kick)
+            unseen = unseen + rate * np.asarray(kick)[:, : problem.task.n_test]
         advance(1)
     return rows.batch(start.state, 1.0 if shape.exact else 1.0 / n_paths)
 

@@ -66,7 +66,7 @@ def march(
                 f, value, tangent, cosine = _of(small, b)
                 one.add(t, f, unseen[b], value, tangent, cosine, _of(kept, b))
         if kick is not None:
-            unseen = unseen + rate * np.asarray(kick)
+            unseen = unseen + rate * np.asarray(kick)[:, :, : problem.task.n_test]
         advance(n_batches)
         if all(one.stop is not None for one in rows):
             break

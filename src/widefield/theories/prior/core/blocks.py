@@ -112,6 +112,8 @@ def _place(array: np.ndarray, target: Target, values: np.ndarray, rows: range, c
         values = values[-1, -1]
     elif values.ndim == 4:
         for axis, states in enumerate((target.states, target.states_)):
-            if states is not None and len(states) < values.shape[axis]:  # all of them without a copy
+            if states is not None and tuple(states) != tuple(
+                range(values.shape[axis])
+            ):  # all, in order, without a copy
                 values = np.take(values, states, axis)
     array[..., into[0], into[1]] = values[..., out_of[0], out_of[1]]
