@@ -71,8 +71,9 @@ def prior(
     time and no memory beyond themselves, a regression alone one matrix that is factored in place.
     Error: averages are good to ``rtol`` of their scale (1e-10 by default, 1e-4 in float32) or done again by quadrature;
     the residual, within ``rtol`` too, puts entries of the fields back into the recursion, with averages by quadrature,
-    and the regression back into its linear equations. In float32 regressions are refined until |(K + noise)α − y| is
-    within ``rtol`` of |y|, K in float64.
+    and the regression back into its linear equations. In float32 regressions are refined until (K + noise)α
+    differs from y by less than ``rtol`` of it, K in float64; in float64 a rounding of the kernel may move a regression by a
+    thousandth at most (check ``sensitivity``).
     Limits: infinite width; finite networks differ at order 1/width, deep relu recurrent ones by much more.
     """
     began = perf_counter()
