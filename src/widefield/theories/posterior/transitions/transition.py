@@ -51,7 +51,8 @@ class Transition:
     The order parameter, the largest correlation between adjacent states, grows as ``prefactor`` times the power
     ``exponent`` of :math:`|\lambda/\lambda_c - 1|`, with λ the varied quantity (the labels squared). ``curve`` has both
     branches over ``factor``. ``instability_stderr`` is that of sampled branches, whose order is not told (None). Where
-    ``instability`` is None there is none if the certificate says success; otherwise the branch could not be followed.
+    ``instability`` is None there is none among the factors that are searched, 1e-4 to 1e4 (linear) or 1e-2 to 1e2, if the
+    certificate says success; otherwise the branch could not be followed.
     """
 
     along: str
