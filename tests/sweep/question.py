@@ -14,7 +14,8 @@ NET = wf.DNN(2, "relu", weight_variance=1.4, bias_variance=0.1)
 TASK = wf.Task(RNG.normal(size=(3, 2)), RNG.normal(size=3), x_test=RNG.normal(size=(2, 2)), y_test=np.ones(2))
 OVER = {"network.weight_variance": [0.5, 1.0, 2.0], "noise": [0.1, 0.3, 0.0, 0.7]}  # no noise: 4 labels, 2 dimensions
 SCRIPT = """
-import json, sys, time
+import json, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 import widefield as wf
 from tests.sweep.question import NET, OVER, TASK
 from widefield.sweep import call

@@ -82,11 +82,11 @@ def solving(problem: Problem, method: str, n_paths: int | None, n_samples: int |
     n_all, depth, flow = n + task.n_test, network.depth, problem.training.flow
     n_rows, compiled = len(problem.rates) * (4 if flow else 1), COMPILED * (2 if flow else 1)
     rows = n_rows * (PER_STEP + 8 * n_all * depth * shape.n_outputs)
-    static = 8 * n * n_all * (4 + depth * len(problem.readouts))
+    matrix, kernels = 8 * n * n_all, depth * len(problem.readouts)
     if method == "lazy":
-        return COMPILED / 3 + rows + static
+        return COMPILED / 3 + rows + (3 + kernels) * matrix
     if method == "perturbative" and problem.exact and problem.by_layer:  # in closed form
-        return COMPILED + rows + static + 6 * 8 * n_rows * (n**2 + n_all)
+        return COMPILED + rows + (4 + kernels) * matrix + 6 * 8 * n_rows * (n**2 + n_all)
     if method == "full" and problem.white and n_samples is None:  # two samples stand for all
         return 3 * 8 * n**2 + solving(problem, method, n_paths, 2)
     asked = n_paths
